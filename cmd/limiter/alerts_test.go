@@ -93,7 +93,7 @@ func TestReplayOfAllAsks(t *testing.T) {
 	}
 }
 
-// TestTestSendWaitsForTheEnd lets the channels be done with the third question.
+// TestTestSendWaitsForTheEnd: the channels are done at the third request.
 func TestTestSendWaitsForTheEnd(t *testing.T) {
 	s := testenv.NATS(t)
 	nc := testenv.Connect(t, s.ClientURL())
@@ -126,7 +126,7 @@ func TestTestSendWaitsForTheEnd(t *testing.T) {
 	failed.want(t, exitError, "500 Internal Server Error", "test T1: not taken by log; see: limiter alerts show T1")
 }
 
-// TestTestSendTellsWhyNobodyTried: a channel that fails is left alone for a while, and its deliveries have no error of their own.
+// TestTestSendTellsWhyNobodyTried: a failing channel tries nothing for a while, and its waiting deliveries have no error yet.
 func TestTestSendTellsWhyNobodyTried(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
@@ -141,7 +141,7 @@ func TestTestSendTellsWhyNobodyTried(t *testing.T) {
 	i.want(t, exitError, "not tried yet\n", "test T1: not taken by ops, log")
 }
 
-// TestAnInterruptedTestSendSaysWhatIsKnown: the message is under way, and what becomes of it is of interest.
+// TestAnInterruptedTestSendSaysWhatIsKnown: the test is sent in any case, and its id is needed to look at the result.
 func TestAnInterruptedTestSendSaysWhatIsKnown(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()
 	asked := make(chan struct{}, 1000)
@@ -194,7 +194,7 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 	}
 }
 
-// pastEvents fills a stream with denials of two users.
+// pastEvents publishes denials of two users.
 func pastEvents(t *testing.T) (url string) {
 	t.Helper()
 	s := testenv.NATS(t)
@@ -233,7 +233,7 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	if err := json.Unmarshal([]byte(preview("--json").out.String()), &p); err != nil || p.Events != 30 || p.Sent != 20 || p.Held != 10 || len(p.Alerts) != 30 {
 		t.Errorf("%+v %v", p, err)
 	}
-	// No key is denied as often as its rule asks for; its secret is not needed.
+	// No key reaches the threshold of its rule; its secret is not needed.
 	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 taken by a rule: 0 alerts, 0 sent", "")
 	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; say a higher --max")
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "there is no stream LIMITS on this NATS server")
@@ -253,7 +253,7 @@ func TestEventLinesOfAlerts(t *testing.T) {
 	}
 }
 
-// TestServiceAlerts asks a real limiter, which has its alerter inside.
+// TestServiceAlerts runs the verbs against a real limiter with an alerter inside.
 func TestServiceAlerts(t *testing.T) {
 	s := serve(t)
 	watch := new(invocation)

@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// bench runs a short one against url and reads its result.
+// bench runs a short bench against url and reads its result.
 func bench(t *testing.T, url string, args ...string) (*invocation, benchResult) {
 	t.Helper()
 	args = append([]string{"bench", "--nats-url", url, "--json", "--quiet", "--warmup", "10ms", "--duration", "200ms",
@@ -100,7 +100,7 @@ func TestBenchCountsErrorsByCode(t *testing.T) {
 	}
 }
 
-// The service stops answering after a while: the bench ends all the same, and says what was lost.
+// The service stops answering after a while. The bench still ends, and reports what was lost.
 func TestBenchNeverHangs(t *testing.T) {
 	s := respond(t, "unused", text(""))
 	nc := testenv.Connect(t, s)
@@ -132,7 +132,7 @@ func TestBenchSaysAtOnceWhatIsWrong(t *testing.T) {
 	limiter(t, "bench", "--nats-url", url, "--window", "1x").want(t, exitUsage, "", "limiter: no (400 invalid_window)")
 }
 
-// A role that may subscribe to its own inbox alone gets its answers.
+// A role that may subscribe only to its own inbox gets its answers.
 func TestBenchKeepsToItsInboxPrefix(t *testing.T) {
 	t.Parallel()
 	at := testenv.NATSConfig(t, `authorization { users: [

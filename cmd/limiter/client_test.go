@@ -13,13 +13,13 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// serveNATS starts a server that knows one password.
+// serveNATS starts a server with one password.
 func serveNATS(t *testing.T, port int, password string) *server.Server {
 	t.Helper()
 	return testenv.NATS(t, func(o *server.Options) { o.Port, o.JetStream, o.Username, o.Password = port, false, "u", password })
 }
 
-// TestAConnectionOutlivesARefusal: a server that restarts may know the user again only later.
+// TestAConnectionOutlivesARefusal: a server that restarts may accept the user again only later.
 func TestAConnectionOutlivesARefusal(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t, server.RANDOM_PORT, "p")

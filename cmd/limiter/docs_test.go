@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// setting is a row of a table of settings: flag, variable, default.
+// setting is a row of a table of settings: variable and default, by flag.
 type setting struct{ env, value string }
 
 var settingRow = regexp.MustCompile("(?m)^\\| `--([a-z-]+)`(?: a)? \\| `([A-Z_]+)` \\| ([^|]+) \\| [^|]+ \\|$")
@@ -29,7 +29,7 @@ func documented(t *testing.T, file string) map[string]setting {
 	return rows
 }
 
-// TestEverySettingIsDocumented holds the table of docs/operations.md to the flags of serve.
+// TestEverySettingIsDocumented compares the table of docs/operations.md with the flags of serve.
 func TestEverySettingIsDocumented(t *testing.T) {
 	t.Parallel()
 	var c commands
@@ -63,7 +63,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 }
 
-// TestComposeSetsWhatThereIs holds the variables of compose.yaml to the settings.
+// TestComposeSetsWhatThereIs: the variables of compose.yaml are settings.
 func TestComposeSetsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../compose.yaml")
@@ -100,7 +100,7 @@ func TestComposeSetsWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestTheImageHasEveryProgram holds the Dockerfile to the folder of programs.
+// TestTheImageHasEveryProgram: the Dockerfile builds and copies every program in cmd.
 func TestTheImageHasEveryProgram(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../Dockerfile")
@@ -121,7 +121,7 @@ func TestTheImageHasEveryProgram(t *testing.T) {
 	}
 }
 
-// TestGroupsHaveExamples: they stand in the help, and are right usage.
+// TestGroupsHaveExamples in their help, which are valid usage.
 func TestGroupsHaveExamples(t *testing.T) {
 	t.Parallel()
 	parser := newParser()

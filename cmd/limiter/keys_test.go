@@ -73,7 +73,7 @@ func TestServiceOverrides(t *testing.T) {
 	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitError, "", "there is none of minute of api for api:user:7")
 }
 
-// TestWhoSetsIsKnownWithoutTheVariable, as with cron and in containers.
+// TestWhoSetsIsKnownWithoutTheVariable USER, which is missing under cron and in containers.
 func TestWhoSetsIsKnownWithoutTheVariable(t *testing.T) {
 	t.Setenv("USER", "")
 	account, err := user.Current()
@@ -136,7 +136,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// What 1,000 items have in bytes nobody knows before: pages that NATS does not take are asked for again, smaller.
+// The size of 1,000 items is not known before. A page that is too large for NATS is requested again, smaller.
 func TestPagesThatAreTooLarge(t *testing.T) {
 	var asked []int
 	item := `{"key":"k","id":"k","policy":"k"}`
@@ -165,13 +165,13 @@ func TestPagesThatAreTooLarge(t *testing.T) {
 		}
 		i = limiter(t, append(strings.Fields(args), "--nats-url", url)...)
 		i.want(t, exitDone, "k", "")
-		// Who says how many is told.
+		// With --max the error is shown.
 		i = limiter(t, append(strings.Fields(args), "--max", "301", "--nats-url", url)...)
 		i.want(t, exitError, "", "ask for fewer at a time with max (413 too_large)")
 	}
 }
 
-// TestServiceListsManyKeys has more of them than NATS takes in one message.
+// TestServiceListsManyKeys: they are more than fit into a NATS message.
 func TestServiceListsManyKeys(t *testing.T) {
 	s := serve(t)
 	nc := testenv.Connect(t, s.nats)

@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// noon is when the tests of tables take place.
+// noon is the time in the tests of tables.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("", 3600))
 
-// output gathers what a verb prints while another goroutine may read it.
+// output collects what a verb prints, while another goroutine may read it.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -48,7 +48,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// listen has said told from now on.
+// listen makes said receive the output from now on.
 func (o *output) listen(said func(text string)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +88,7 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 	return i
 }
 
-// parsers are those that no invocation has. To make one took most of the processor time of these tests.
+// parsers is a pool of parsers. Making parsers took most of the processor time of these tests.
 var parsers = make(chan *kong.Kong, 4)
 
 func takeParser() *kong.Kong {
@@ -100,7 +100,7 @@ func takeParser() *kong.Kong {
 	}
 }
 
-// putParser has a parser forget which flags were given, which Parse does not: it sets back only what they hold.
+// putParser resets which flags were given. Parse resets only their values.
 func putParser(p *kong.Kong) {
 	_ = kong.Visit(p.Model.Node, func(node kong.Visitable, next kong.Next) error {
 		if v, ok := node.(*kong.Value); ok {
@@ -114,7 +114,7 @@ func putParser(p *kong.Kong) {
 	}
 }
 
-// TestParsersForget: what one invocation was given is not there for the next.
+// TestParsersForget: flags of one invocation are not set in the next.
 func TestParsersForget(t *testing.T) {
 	for range cap(parsers) + 1 {
 		limiter(t, "settle", "job", "--cost", "1", "--nats-url", "nats://127.0.0.1:1").want(t, exitError, "", "connect to")
@@ -125,7 +125,7 @@ func TestParsersForget(t *testing.T) {
 	}
 }
 
-// start runs it beside the test and waits until it says something on its err.
+// start runs an invocation in the background, and waits until it writes to its err.
 func (i *invocation) start(t *testing.T, says string, args ...string) (ended <-chan struct{}) {
 	t.Helper()
 	said, end := make(chan struct{}), make(chan struct{})
@@ -151,7 +151,7 @@ func limiter(t testing.TB, args ...string) *invocation {
 	return new(invocation).run(t, args...)
 }
 
-// want compares the outcome; out and err are parts of what is expected there, empty when it is nothing.
+// want checks the exit status and the outputs. out and err are parts of the expected outputs; empty means no output.
 func (i *invocation) want(t testing.TB, status int, out, err string) {
 	t.Helper()
 	if i.status != status {
@@ -264,7 +264,7 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenEmpty: a script whose variable is not set must not be told the answer to another question.
+// TestNothingIsGivenEmpty: a script whose variable is not set must not get the answer to another request.
 func TestNothingIsGivenEmpty(t *testing.T) {
 	t.Parallel()
 	parser, refused := newParser(), 0
@@ -307,7 +307,7 @@ func TestEveryVerbHasHelpWithExamples(t *testing.T) {
 	limiter(t, "--help").want(t, exitDone, "migrate status", "")
 }
 
-// withoutPlaceholders leaves the verbs of a path such as "limiter show <key>".
+// withoutPlaceholders returns the verbs of a path such as "limiter show <key>".
 func withoutPlaceholders(path []string) (verbs []string) {
 	for _, word := range path {
 		if word != "limiter" && !strings.ContainsAny(word, "<[") {
@@ -351,7 +351,7 @@ func TestServeOptions(t *testing.T) {
 	}
 }
 
-// TestAnEmptyVariableIsUnset: with every variable there and empty, all is as with none.
+// TestAnEmptyVariableIsUnset: if all variables are set but empty, the result is the same as without them.
 func TestAnEmptyVariableIsUnset(t *testing.T) {
 	serve := func() app.Options {
 		parser := newParser()
@@ -382,7 +382,7 @@ func TestAnEmptyVariableIsUnset(t *testing.T) {
 	if got := serve(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	// Twice, because a parser is used again here.
+	// Twice, because parsers are reused.
 	for range 2 {
 		limiter(t, "serve", "--help").want(t, exitDone, help, "")
 		limiter(t, "show", "a", "--nats-url", "nats://127.0.0.1:1").want(t, exitError, "", "connect to")
@@ -440,7 +440,7 @@ func TestFilesForNATSMustExist(t *testing.T) {
 	limiter(t, "show", "k", "--nats-url", testenv.NATS(t).ClientURL(), "--nats-tls-ca", ca).want(t, exitError, "", "connect to")
 }
 
-// respond plays a limiter that answers subject with what the handler gives.
+// respond simulates a limiter that answers subject with the result of the handler.
 func respond(t *testing.T, subject string, handler func(request string) *nats.Msg) (url string) {
 	t.Helper()
 	url = testenv.NATS(t).ClientURL()
@@ -448,7 +448,7 @@ func respond(t *testing.T, subject string, handler func(request string) *nats.Ms
 	return url
 }
 
-// respondAt is respond on a server that is there.
+// respondAt is respond on an existing server.
 func respondAt(t *testing.T, url, subject string, handler func(request string) *nats.Msg) {
 	t.Helper()
 	nc := testenv.Connect(t, url)
@@ -465,7 +465,7 @@ func text(json string) func(string) *nats.Msg {
 	return func(string) *nats.Msg { return &nats.Msg{Data: []byte(json)} }
 }
 
-// TestASilentServerIsWaitedForAsLongAsAnAnswer: --timeout is for both.
+// TestASilentServerIsWaitedForAsLongAsAnAnswer: --timeout bounds both.
 func TestASilentServerIsWaitedForAsLongAsAnAnswer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestNumbersThatAreNone: every flag of every verb that takes a number or a duration says what it was given and what it wants, and
-// takes a value below 0 as one, and not as a flag.
+// TestNumbersThatAreNone: for every flag of every verb that takes a number or a duration, the error names the invalid value and
+// what is wanted, and a negative number is taken as a value and not as a flag.
 func TestNumbersThatAreNone(t *testing.T) {
 	t.Parallel()
 	parser, found := newParser(), 0
@@ -26,7 +26,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 			case kind == reflect.TypeFor[time.Duration]():
 				wrong, below = append(wrong, "5", "-5", "99999999h"), "-1s"
 			case kind.Kind() == reflect.Int || kind.Kind() == reflect.Int64:
-				// kong reads the last five as Go does, the first of them as 8.
+				// kong reads the last five like Go literals, the first of them as 8.
 				wrong = append(wrong, "1.5", "1s", "99999999999999999999", "-99999999999999999999", "010", "-010", "0x10", "0b1", "1_000")
 			case kind.Kind() != reflect.Float64:
 				continue
@@ -50,7 +50,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestAWrongVariableIsNamed: who typed no flag would look for it in vain.
+// TestAWrongVariableIsNamed, because no flag was given.
 func TestAWrongVariableIsNamed(t *testing.T) {
 	for _, test := range []struct{ variable, value, args, want string }{
 		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},

@@ -35,7 +35,7 @@ func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 		if pages > 2 {
 			t.Errorf("%s: asked for %d pages that nobody sees", args, pages)
 		}
-		// A reader that has seen enough is no news.
+		// A reader that has seen enough is no error to print.
 		i = &invocation{to: failing{syscall.EPIPE}}
 		i.run(t, strings.Fields(args)...).want(t, exitError, "", "")
 	}
@@ -46,7 +46,7 @@ func TestAWatchEndsWithItsOutput(t *testing.T) {
 	i.want(t, exitError, "", "no space left on device")
 }
 
-// The key is nowhere kept: what was made is named, so that it can be ended.
+// The key is not stored anywhere, so the error names its id, with which it can be revoked.
 func TestAKeyThatCannotBeWrittenIsNamed(t *testing.T) {
 	url := respond(t, limits.SubjectKeysCreate, text(`{"apiKey":"lim_4fJq01Zx_x","key":{"id":"4fJq01Zx","user":"7"}}`))
 	for _, args := range []string{"keys create --user 7", "keys create --user 7 --json"} {
@@ -57,7 +57,7 @@ func TestAKeyThatCannotBeWrittenIsNamed(t *testing.T) {
 	}
 }
 
-// Others choose keys, users and more. What they chose is no command to a terminal, and makes no line or column.
+// Other people choose keys, users and more. Their texts must not control a terminal, or make a line or a column.
 func TestControlCharactersAreNotShown(t *testing.T) {
 	const evil, tame = `a\u001b[2J\nb\tc`, "a\uFFFD[2J\uFFFDb\uFFFDc"
 	reply := strings.ReplaceAll(`{"counters":[{"key":"@","name":"1m"}],"rows":[{"key":"@"}],"traffic":[{"key":"@"}],"alerts":[{"user":"@"}],`+
@@ -78,7 +78,7 @@ func TestControlCharactersAreNotShown(t *testing.T) {
 	watchOne(t, url, "limits.exceeded", evilEvent, nil, "--json").want(t, exitDone, evilEvent+"\n", "watching")
 }
 
-// What was typed may come from elsewhere by way of a script.
+// Arguments may come from other people by way of a script.
 func TestControlCharactersOfArgumentsAreNotShown(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"nope@", "--nope@", "consume k --nope@", "jobs nope@"} {
@@ -103,7 +103,7 @@ func TestAClosedPipeEndsAWriteOnce(t *testing.T) {
 	}
 }
 
-// TestColumnsStandBelowEachOther whatever scripts their cells are written in.
+// TestColumnsStandBelowEachOther in whatever script their cells are written.
 func TestColumnsStandBelowEachOther(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder

@@ -26,7 +26,7 @@ const policyFile = `policies:
       - {key: "mail:{email|lower|hash}", limit: 3, window: 1h}
 `
 
-// written is a file in a folder of its own.
+// written writes a file into a new folder.
 func written(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
@@ -122,7 +122,7 @@ mail: no: it has no match, so it applies only when it is named
 	limiter(t, "policies", "explain", file, "-a", "user=7", "--json").want(t, exitDone, `"why": "the request has no attribute route"`, "")
 }
 
-// TestExamplesOfPoliciesExplain runs those of --help, but for the one that needs a service, over the file of docs/policies.md.
+// TestExamplesOfPoliciesExplain runs the examples of --help on the file of docs/policies.md, except the one that needs a service.
 func TestExamplesOfPoliciesExplain(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/policies.md")
@@ -148,7 +148,7 @@ func TestExamplesOfPoliciesExplain(t *testing.T) {
 		"\n  ip  refused: attribute ip ", "the request is refused: attribute ip ")
 }
 
-// TestAQuotaOfOverridesAlone: a limit that is unlimited has a key to override, and whoever has no override has no limit.
+// TestAQuotaOfOverridesAlone: an unlimited limit has a key that can be overridden, and without an override there is no limit.
 func TestAQuotaOfOverridesAlone(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", "policies:\n  - name: quota\n    match: {user: \"*\"}\n"+
@@ -166,7 +166,7 @@ func TestAQuotaOfOverridesAlone(t *testing.T) {
 	s.limiter(t, explain+"8 --overrides").want(t, exitDone, "  30d  unlimited  q:8\n", "")
 }
 
-// TestServiceOfPolicies plays requests that name no limit, with the real service.
+// TestServiceOfPolicies sends requests that name no limit to the real service.
 func TestServiceOfPolicies(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1))
@@ -184,7 +184,7 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, "settle estimate --cost 2").want(t, exitDone, "chat:9  minute  5/60m  3 ", "")
 	s.limiter(t, "reset chat:9").want(t, exitDone, "reset 1 counter\n", "")
 
-	// A counter is shown by the name of its limit, not by the one it is stored under.
+	// A counter is shown by the name of its limit, not by its stored name.
 	s.limiter(t, "consume --policy chat -a user=8")
 	s.limiter(t, "show chat:8").want(t, exitDone, "\nminute  5/60m  1     4 ", "")
 	s.limiter(t, "list --max 1").want(t, exitDone, `more: --after $'chat:7\nchat\x1fminute'`+"\n", "")
@@ -203,7 +203,7 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, explain+" --overrides").want(t, exitDone, "  minute  9/60m  sliding_window  chat:7  (override for chat:7: r)\n", "")
 }
 
-// TestAnOverrideOfABurstShows in what explain prints.
+// TestAnOverrideOfABurstShows in the output of explain.
 func TestAnOverrideOfABurstShows(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", `policies: [{name: p, limits: [{name: m, key: "k:{user}", limit: 10, window: 1m, algorithm: token_bucket, burst: 5}]}]`)

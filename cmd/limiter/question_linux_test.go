@@ -18,7 +18,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// openTerminal opens a pseudo terminal: what is written to keyboard is typed at tty, and what tty shows can be read there.
+// openTerminal opens a pseudo terminal: what is written to keyboard is typed at tty, and what tty shows can be read from keyboard.
 func openTerminal(t *testing.T) (keyboard, tty *os.File) {
 	t.Helper()
 	keyboard = openDevice(t, "/dev/ptmx")
@@ -54,13 +54,13 @@ func settingsOf(t *testing.T, tty *os.File) *term.State {
 	return s
 }
 
-// verifyAt asks for an API key at a terminal, and returns once that shows no more what is typed.
+// verifyAt runs verify at a terminal, and returns when the terminal no longer echoes.
 func verifyAt(t *testing.T, ctx context.Context, tty *os.File, url string) (i *invocation, ended <-chan struct{}) {
 	t.Helper()
 	before := settingsOf(t, tty)
 	i = &invocation{in: tty, tty: true, ctx: ctx}
 	ended = i.start(t, "API key: ", "verify", "--nats-url", url)
-	// It is looked again and again: nothing tells of a terminal that its settings changed.
+	// Poll, because there is no event for a change of a terminal's settings.
 	for deadline := time.Now().Add(10 * time.Second); reflect.DeepEqual(settingsOf(t, tty), before); {
 		if time.Now().After(deadline) {
 			t.Fatal("the terminal shows what is typed")

@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestASignalEndsTheWaitForInput that somebody else writes, and may never end.
+// TestASignalEndsTheWaitForInput from another process, which may never end.
 func TestASignalEndsTheWaitForInput(t *testing.T) {
 	for _, c := range []struct{ args, undone string }{
 		{"consume --request -", "nothing was asked"},
@@ -34,7 +34,7 @@ func TestASignalEndsTheWaitForInput(t *testing.T) {
 	}
 }
 
-// TestInterruptedQuestions: a signal at a question ends the verb, which says what it did not do.
+// TestInterruptedQuestions: a signal during a question ends the verb, and the error says what was not done.
 func TestInterruptedQuestions(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()
 	respondAt(t, url, limits.SubjectReset, func(request string) *nats.Msg {

@@ -19,14 +19,14 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// service is a limiter that the serve verb runs for a test.
+// service is a limiter run by the serve verb.
 type service struct {
 	nats, http string
 	*invocation
 	stop func()
 }
 
-// serve starts one on free ports in a folder of its own, and stops it when the test ends.
+// serve starts a service on free ports in a new folder, and stops it when the test ends.
 func serve(t *testing.T, args ...string) *service {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +50,7 @@ func (s *service) limiter(t *testing.T, args string) *invocation {
 	return limiter(t, append(strings.Fields(args), "--nats-url", s.nats)...)
 }
 
-// TestService plays a morning with the real service: every verb, as a person would type it.
+// TestService runs the verbs against the real service, as a person would type them.
 func TestService(t *testing.T) {
 	s := serve(t)
 	const consume = "consume api:user:1 --limit 2 --window 1h --algorithm fixed_window"
@@ -88,7 +88,7 @@ func TestService(t *testing.T) {
 	limiter(t, "healthcheck", "--http", s.http).want(t, exitError, "", "healthcheck: ")
 }
 
-// TestWrongPathsNameTheirFlags: what a start cannot use is wrong usage, also where it shows only then.
+// TestWrongPathsNameTheirFlags: a path that cannot be used is wrong usage, even if only the start finds out.
 func TestWrongPathsNameTheirFlags(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", policyFile)
@@ -121,7 +121,7 @@ func TestServiceEvents(t *testing.T) {
 	}
 }
 
-// The roles of deploy/nats.conf: who may not ask is told so, and not only that no answer came.
+// The roles of deploy/nats.conf: a missing permission is reported as such, and not only as a missing answer.
 func TestWhatTheServerRefusesIsTold(t *testing.T) {
 	conf, err := os.ReadFile("../../deploy/nats.conf")
 	if err != nil {
@@ -147,7 +147,7 @@ func TestWhatTheServerRefusesIsTold(t *testing.T) {
 	}
 }
 
-// A watch ends when its user may not see events any more.
+// A watch ends when its user loses the permission to see events.
 func TestAWatchThatIsRefusedLater(t *testing.T) {
 	allow := func(subscribe string) *server.Options {
 		return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Users: []*server.User{{
@@ -171,7 +171,7 @@ func TestAWatchThatIsRefusedLater(t *testing.T) {
 	i.want(t, exitError, "", `Subscription to "limits.exceeded"`)
 }
 
-// TestAWatchTellsOfAnOutage, or who watches could not tell it from a quiet night.
+// TestAWatchTellsOfAnOutage: otherwise it would look like a time without events.
 func TestAWatchTellsOfAnOutage(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t, server.RANDOM_PORT, "p")
@@ -203,7 +203,7 @@ func TestAWatchTellsOfAnOutage(t *testing.T) {
 	}
 }
 
-// TestASignalEndsTheWaitForAServer that says nothing.
+// TestASignalEndsTheWaitForAServer that does not answer.
 func TestASignalEndsTheWaitForAServer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -231,7 +231,7 @@ func TestASignalEndsTheWaitForAServer(t *testing.T) {
 	}
 }
 
-// TestAnAnswerOfSomethingElse is neither a denial nor done: scripts act upon the exit status.
+// TestAnAnswerOfSomethingElse is neither a denial nor a success, because scripts act upon the exit status.
 func TestAnAnswerOfSomethingElse(t *testing.T) {
 	for _, c := range []struct{ subject, verb, lacks string }{
 		{limits.SubjectConsume, "consume k --limit 1 --window 1m", "allowed"},

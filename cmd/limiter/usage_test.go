@@ -75,7 +75,7 @@ func TestSettleAndTop(t *testing.T) {
 	logLine(t, s.nats)
 	s.stop() // so few are written every 5 seconds, or now
 	s = serve(t, "--data-dir", data)
-	// The peak is 1 if a minute ended between the two.
+	// The peak is 1 if a minute ended between the two requests.
 	s.limiter(t, "top").want(t, exitDone, "jobs:acme  -       acme  1       1        60    ", "")
 	s.limiter(t, "usage traffic").want(t, exitDone, "key:acme  7     1         1\n", "")
 	s.limiter(t, "usage slowest").want(t, exitDone, "/v1/items  GET     1         12.0ms", "")

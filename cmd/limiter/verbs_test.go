@@ -73,7 +73,7 @@ ip:ab12  1m    5/1m     4          2026-03-01 12:01:00 in 1m  allowed
 	}
 }
 
-// TestShadow: which of the limits that deny are enforced is told.
+// TestShadow: the output shows which of the denying limits are enforced.
 func TestShadow(t *testing.T) {
 	const reply = `{"allowed":false,"key":"b","name":"1m","limit":5,"remaining":0,"reset":0,"retryAfter":1000,"blockedBy":"b","message":"slow down","limits":[` +
 		`{"name":"1m","key":"a","limit":1,"window":"1m","remaining":0,"reset":0,"allowed":false,"shadow":true,"retryAfter":2000},` +
@@ -93,7 +93,7 @@ b    1m    5/1m   0          now    denied, retry in 1s
 	}
 }
 
-// TestWhatIsChargedIsNotDenied: who was told of a denial, and when to try again, would charge it twice.
+// TestWhatIsChargedIsNotDenied: if a denial and a time to retry were shown, people would charge twice.
 func TestWhatIsChargedIsNotDenied(t *testing.T) {
 	const reply = `{"allowed":false,"key":"k","name":"foo","limit":5,"remaining":0,"reset":1772366400000,"retryAfter":3600000,` +
 		`"blockedBy":"foo","message":"7 of 5 used in 1h; recorded past the limit"}`
@@ -111,7 +111,7 @@ k    foo   5/1h   0          2026-03-01 13:00:00 in 1h  charged, past the limit
 			t.Errorf("%s: exit status %d, %s", args, i.status, d)
 		}
 	}
-	// The answer does not tell the window, which no flag of settle does either.
+	// Neither the answer nor a flag of settle has the window.
 	i := limiter(t, "settle", "job", "--cost", "7", "--nats-url", url)
 	if d := cmp.Diff(strings.Replace(want, "5/1h", "5   ", 1), i.out.String()); d != "" || i.status != exitDenied {
 		t.Errorf("exit status %d, %s", i.status, d)
@@ -221,7 +221,7 @@ func TestWatch(t *testing.T) {
 	i.want(t, exitDone, "12:00:00.000  warning   k  100/1m: 10 left, reset 2026-03-01 12:01:00 in 1m\n", "watching")
 }
 
-// watchOne watches until one event is seen; to is where it prints, i.out for nil.
+// watchOne watches until one event is seen. It prints to to, or to i.out if to is nil.
 func watchOne(t *testing.T, url, subject, event string, to io.Writer, args ...string) *invocation {
 	t.Helper()
 	nc := testenv.Connect(t, url)
@@ -244,7 +244,7 @@ func TestWatchEndsWithASignal(t *testing.T) {
 	i.want(t, exitDone, "", "watching")
 }
 
-// TestAValueMayBeginWithAMinus where it looks like a number: no flag does.
+// TestAValueMayBeginWithAMinus if it looks like a number, because no flag does.
 func TestAValueMayBeginWithAMinus(t *testing.T) {
 	url := respond(t, "limits.>", text(`{"allowed":true,"counters":[]}`))
 	limiter(t, "list", "--prefix", "-5", "--nats-url", url).want(t, exitDone, "no counters", "")

@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestAClockThatWasAheadHoldsNoAlertBack: what it dated is later than all that follows until that time has come.
+// TestAClockThatWasAheadHoldsNoAlertBack: events that were dated in the future must not make later ones seem too old.
 func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -52,7 +52,7 @@ func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
 	}
 }
 
-// TestAnAlertOfAClockThatWasAheadEnds, so that what is denied later is told of.
+// TestAnAlertOfAClockThatWasAheadEnds, so that later denials raise a new alert.
 func TestAnAlertOfAClockThatWasAheadEnds(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -85,7 +85,7 @@ func TestAnAlertOfAClockThatWasAheadEnds(t *testing.T) {
 	}
 }
 
-// TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings, as it does while it is open.
+// TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings after it should have been resolved.
 func TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour
@@ -106,7 +106,7 @@ func TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings(t *testing.T) {
 	}
 }
 
-// TestWhatAClockHeldThatWasAheadIsInADigest, the next one, or the first that may tell of it.
+// TestWhatAClockHeldThatWasAheadIsInADigest: the next one, or the first that may include it.
 func TestWhatAClockHeldThatWasAheadIsInADigest(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour // Thursday is a Friday

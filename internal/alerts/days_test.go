@@ -18,23 +18,23 @@ import (
 // days is how many days each walk of TestDaysOverAChangeOfTheClock has.
 var days = flag.Int("days", 1, "how many days the walks of the tests of alerts have")
 
-// walk is a stay of some days in a zone, in which the clock goes from event to event and from full hour to full hour.
+// walk simulates some days in a zone. The clock goes from event to event, and from full hour to full hour.
 type walk struct {
 	*rig
 	zone   *time.Location
 	random *rand.Rand
-	// process is nil while nobody runs; events wait then.
+	// process is nil while no process runs; events wait then.
 	process *running
 	waiting []alerts.Event
 	deaths  int
-	// answers are those of the throttle.
+	// answers are the answers of the throttle's limiter.
 	answers *answers
-	// denied counts what happened by user and policy, digested has the alerts that digests told of, and messages what was sent.
+	// denied counts denials by user and policy, digested has the alerts that digests included, and messages what was sent.
 	denied             map[string]int64
 	digested, messages map[string]bool
 }
 
-// answers is a limiter that remembers when it first gave an answer that stands.
+// answers is a limiter that records when each of its charges was first answered.
 type answers struct {
 	alerts.Limiter
 	now func() time.Time
@@ -42,7 +42,7 @@ type answers struct {
 	of  map[string]answer // by id
 }
 
-// answer is what was asked of the throttle of a key; back is when the charge was given back, zero for not.
+// answer is a charge of a key of the throttle; back is when it was given back, zero for not.
 type answer struct {
 	key      string
 	allowed  bool
@@ -76,7 +76,7 @@ func (a *answers) Settle(ctx context.Context, id string, cost int64) (*limits.Re
 	return reply, nil
 }
 
-// charged counts the charges of a key that stood at a moment and were younger than d.
+// charged counts the charges of a key that were in force at a time and younger than d.
 func (a *answers) charged(key string, at time.Time, d time.Duration) (n int) {
 	for _, c := range a.of {
 		if c.key == key && c.allowed && !c.at.After(at) && at.Sub(c.at) < d && (c.back.IsZero() || !c.back.Before(at)) {
@@ -86,7 +86,8 @@ func (a *answers) charged(key string, at time.Time, d time.Duration) (n int) {
 	return n
 }
 
-// rulesOf are of nights, of an hour that changes of the clock skip or repeat, and of all the time. Policies are called after them.
+// rulesOf returns a rule that is quiet at night, one that is quiet around the hour that a change of the clock skips or repeats,
+// and one that is never quiet. Policies begin with the rules' names.
 func rulesOf(zone string) string {
 	return fmt.Sprintf(`rules: [
 		{name: night, match: {policy: "night*"}, threshold: {denials: 1}, channels: [log], quietHours: [
@@ -95,7 +96,7 @@ func rulesOf(zone string) string {
 		{name: ever, match: {policy: "ever*"}, threshold: {denials: 1}, channels: [log]}]`, zone)
 }
 
-// quiet tells by the clock on the wall whether a rule is quiet, as its words above say it.
+// quiet reports by the local time whether a rule is quiet, independently of the code under test.
 func (w *walk) quiet(rule string, at time.Time) bool {
 	local := at.In(w.zone)
 	clock, day := local.Format("15:04"), local.Weekday()
@@ -116,9 +117,9 @@ func (w *walk) quiet(rule string, at time.Time) bool {
 	return false
 }
 
-// TestDaysOverAChangeOfTheClock walks through days in which the clock changes: nothing that is raised in quiet hours is sent in them,
-// what is held is in one digest, the first that may tell it, nobody is sent more than 20 in an hour, and no denial is lost, though
-// the process dies now and then, and is away for hours.
+// TestDaysOverAChangeOfTheClock simulates days in which the clock changes, with processes that die now and then and are away
+// for hours. No alert may be sent in its quiet hours; each held alert must be in one digest, the first that may include it; no
+// user may be sent more than 20 in an hour; and no denial may be lost.
 func TestDaysOverAChangeOfTheClock(t *testing.T) {
 	t.Parallel()
 	for seed, c := range []struct{ zone, change string }{
@@ -171,7 +172,7 @@ func (w *walk) walk(end time.Time) {
 	w.check()
 }
 
-// hours lets time pass, with the jobs of each full hour, which comes up to 20 s early or late by the store's clock.
+// hours lets time pass. The jobs of each full hour run up to 20 s early or late by the store's clock.
 func (w *walk) hours(d time.Duration) {
 	end := w.clock.now().Add(d)
 	for {
@@ -188,7 +189,7 @@ func (w *walk) hours(d time.Duration) {
 	w.advance(max(0, end.Sub(w.clock.now())))
 }
 
-// happens makes some events, and from time to time more than one is to be told of in an hour.
+// happens makes some events, from time to time more than the throttle allows in an hour.
 func (w *walk) happens() {
 	n := 1 + w.random.IntN(4)
 	if w.random.IntN(10) == 0 {
@@ -203,7 +204,7 @@ func (w *walk) happens() {
 	}
 }
 
-// works has a process take what waits and tell of it.
+// works has a process take the waiting events and handle their alerts.
 func (w *walk) works() {
 	if w.process == nil {
 		w.process = w.runOver(w.store, w.answers)
@@ -226,7 +227,7 @@ func (w *walk) works() {
 	}
 }
 
-// recent gives the alerts that may be held yet: the longest night has 13 hours.
+// recent returns the alerts that may still be held: the longest night has 13 hours.
 func (w *walk) recent() (all []alerts.Alert) {
 	w.t.Helper()
 	since := w.clock.now().Add(-14 * time.Hour).UnixMilli()
@@ -243,7 +244,7 @@ func (w *walk) recent() (all []alerts.Alert) {
 	}
 }
 
-// dies has the process end at one of its next steps, and what it did not take wait.
+// dies makes the process die at one of its next steps. The events that it did not take wait.
 func (w *walk) dies() {
 	w.process.stop()
 	w.process = nil
@@ -256,7 +257,7 @@ func (w *walk) dies() {
 	w.deaths++
 }
 
-// digest runs the job, and holds it to telling of what may be told now, and of nothing else.
+// digest runs the job of digests, and checks that it includes exactly the alerts that may be sent now.
 func (w *walk) digest() {
 	now := w.clock.now()
 	at := now.Add(alerts.DigestLead * time.Millisecond)
@@ -281,7 +282,7 @@ func (w *walk) digest() {
 	w.sent()
 }
 
-// sent looks at what is to be sent.
+// sent checks the deliveries in the outbox.
 func (w *walk) sent() {
 	for _, d := range w.send("log") {
 		if w.messages[d.ID] {
@@ -306,7 +307,7 @@ func (w *walk) sent() {
 	}
 }
 
-// check holds the whole walk to what it was to be.
+// check checks the totals of the whole walk.
 func (w *walk) check() {
 	all, notices, denied := w.all(), map[string]int{}, map[string]int64{}
 	for _, a := range all {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// digests runs the job and holds it to what it should have told.
+// digests runs the job of digests and checks its note and its messages.
 func (r *rig) digests(s *running, want string) {
 	r.t.Helper()
 	if note, err := s.Digest(r.t.Context()); err != nil || note != want {
@@ -24,7 +24,7 @@ const (
 	oneDigest        = "1 digests of 1 alerts"
 )
 
-// throttled raises alerts of a user, one for each policy, of which the throttle holds all but the first.
+// throttled raises alerts of a user, one for each policy. The throttle holds all but the first.
 func (r *rig) throttled(s *running, user string, policies ...string) {
 	r.t.Helper()
 	for _, p := range policies {
@@ -36,7 +36,7 @@ func (r *rig) throttled(s *running, user string, policies ...string) {
 
 const oneAnHour = `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}`
 
-// TestADigestKeepsSilences: what was held before one is told when it ends, also when somebody ends it early.
+// TestADigestKeepsSilences: an alert that was held before a silence is sent when it ends, even if it is ended early.
 func TestADigestKeepsSilences(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
@@ -68,7 +68,7 @@ func TestADigestKeepsSilences(t *testing.T) {
 	r.digests(s, oneDigest)
 }
 
-// TestALateDigestKeepsQuietHours: the run at the full hour before them failed.
+// TestALateDigestKeepsQuietHours: the run at the full hour before the quiet hours failed.
 func TestALateDigestKeepsQuietHours(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "14:00", to: "16:30"}]}]}`)
@@ -83,7 +83,8 @@ func TestALateDigestKeepsQuietHours(t *testing.T) {
 	}
 }
 
-// TestADigestIsAheadOfTheStoresClock, by which quiet hours and silences go on: the worker's, by which it runs, says that they have ended.
+// TestADigestIsAheadOfTheStoresClock: by the store's clock quiet hours and silences go on a little, but by the worker's clock,
+// at whose full hour the digest runs, they have ended.
 func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
 	t.Parallel()
 	for _, silenced := range []bool{false, true} {
@@ -101,7 +102,7 @@ func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
 	}
 }
 
-// TestTheSenderIsToldOfDeliveries of each kind, which would wait until it looks by itself.
+// TestTheSenderIsToldOfDeliveries of each kind. Otherwise they would wait until its next poll.
 func TestTheSenderIsToldOfDeliveries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
@@ -122,7 +123,7 @@ func TestTheSenderIsToldOfDeliveries(t *testing.T) {
 	}
 }
 
-// TestEverybodyGetsHisDigest, also who is not among the first 500 users that are looked up.
+// TestEverybodyGetsHisDigest, including users beyond the first 500 that are looked up.
 func TestEverybodyGetsHisDigest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
@@ -138,7 +139,7 @@ func TestEverybodyGetsHisDigest(t *testing.T) {
 	r.digests(s, "501 digests of 501 alerts")
 }
 
-// TestADigestTellsOfSomeAlerts and leaves the others of the user for another.
+// TestADigestTellsOfSomeAlerts and leaves the user's others for another digest.
 func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
@@ -164,7 +165,7 @@ func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	}
 }
 
-// TestADigestTellsAChannelOfItsOwnAlerts: those of other rules are nothing to whom they would not have been sent.
+// TestADigestTellsAChannelOfItsOwnAlerts: a channel gets only alerts that would have been sent to it.
 func TestADigestTellsAChannelOfItsOwnAlerts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -208,7 +209,7 @@ func TestADigestTellsAChannelOfItsOwnAlerts(t *testing.T) {
 	}
 }
 
-// busy is a store over which more alerts are held after each digest.
+// busy is a store in which another alert is held after each digest.
 type busy struct {
 	alerts.Store
 	more func()
@@ -222,7 +223,7 @@ func (b busy) DigestAlerts(ctx context.Context, user string, max int, build func
 	return n, err
 }
 
-// TestARunTellsNothingThatWasHeldMeanwhile: a user who is denied without end would be sent a digest for each alert.
+// TestARunTellsNothingThatWasHeldMeanwhile: otherwise a user who is denied all the time would get a digest for each alert.
 func TestARunTellsNothingThatWasHeldMeanwhile(t *testing.T) {
 	t.Parallel()
 	for want, most := range map[string]int{"1 digests of 29 alerts": 0, "3 digests of 29 alerts": 10} {
@@ -256,7 +257,7 @@ func TestARunTellsNothingThatWasHeldMeanwhile(t *testing.T) {
 	}
 }
 
-// TestADigestIsToldWhereEveryFullHourIsQuiet: there would be none at all otherwise.
+// TestADigestIsToldWhereEveryFullHourIsQuiet: otherwise there would never be one.
 func TestADigestIsToldWhereEveryFullHourIsQuiet(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "00:00", to: "12:30"}, {from: "12:31", to: "24:00"}]}]}`)
@@ -267,7 +268,7 @@ func TestADigestIsToldWhereEveryFullHourIsQuiet(t *testing.T) {
 	r.digests(s, oneDigest)
 }
 
-// TestALongDigestNamesTheFirst policies alone, and the time of all.
+// TestALongDigestNamesTheFirst policies only, and the times of all alerts.
 func TestALongDigestNamesTheFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)

@@ -17,7 +17,7 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// counting is a real store that counts how often it is asked for pending alerts, and whether they were told.
+// counting is a real store that counts how often it is polled for pending alerts, and how many were decided.
 type counting struct {
 	alerts.Store
 	*seen
@@ -36,14 +36,14 @@ func (c *counting) Tell(ctx context.Context, all []alerts.Told) ([]string, error
 	return told, err
 }
 
-// settles is a limiter that takes charges back.
+// settles is a limiter that accepts settles.
 type settles struct{}
 
 func (settles) Settle(context.Context, string, int64) (*limits.Reply, error) {
 	return &limits.Reply{Allowed: true}, nil
 }
 
-// limiter allows all, or fails. Its answers have no reset, as if its clock was far behind.
+// limiter allows everything, or fails. Its answers have no reset, as if its clock were far behind.
 type limiter struct {
 	settles
 	fails atomic.Bool
@@ -56,7 +56,7 @@ func (l *limiter) Consume(context.Context, limits.Request) (*limits.Reply, error
 	return &limits.Reply{Allowed: true}, nil
 }
 
-// handing is a service on a store whose clock can be put forward.
+// handing is a service on a store whose clock can be moved forward.
 type handing struct {
 	store   *counting
 	limiter limiter
@@ -83,7 +83,7 @@ func newHanding(t *testing.T) *handing {
 	return h
 }
 
-// run lets the service tell of alerts until the test ends.
+// run runs the service until the test ends.
 func (h *handing) run(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -104,7 +104,7 @@ func (h *handing) take(t *testing.T, from, to int) {
 	}
 }
 
-// told waits until so many alerts were told of.
+// told waits until so many alerts were decided.
 func (h *handing) told(t *testing.T, want int) {
 	t.Helper()
 	h.store.wait(t, "told", want)
@@ -131,7 +131,7 @@ func TestRaisedAlertsAreToldWithoutAskingTheStore(t *testing.T) {
 	h.told(t, batch*batches)
 }
 
-// What no room is left for is the store's, and nobody's to lose.
+// Alerts for which the queue has no room wait in the store and are not lost.
 func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
@@ -140,7 +140,7 @@ func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
 	for i := range 12 {
 		h.take(t, i*100, (i+1)*100)
 	}
-	// Ten batches find room in memory.
+	// Ten batches fit into the queue.
 	pending, _, err := h.store.PendingAlerts(t.Context(), 1200, time.Millisecond)
 	if err != nil || len(pending) != 200 {
 		t.Fatalf("%d alerts are to be had by others, want 200, %v", len(pending), err)
@@ -150,7 +150,7 @@ func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
 	h.told(t, 1200)
 }
 
-// A stop leaves nothing in hand for which the next process would have to wait.
+// A stop leaves no claimed alert for which the next process would have to wait.
 func TestStopTellsWhatWasHandedOver(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
@@ -164,7 +164,7 @@ func TestStopTellsWhatWasHandedOver(t *testing.T) {
 	}
 }
 
-// An alert that the limiter did not decide on comes back when its claim ends.
+// An alert on which the limiter did not decide is handled again when its claim ends.
 func TestHandedAlertIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
@@ -178,7 +178,7 @@ func TestHandedAlertIsTriedAgain(t *testing.T) {
 	h.told(t, 3)
 }
 
-// hanging is a limiter that answers nothing for a minute.
+// hanging is a limiter that does not answer for a minute.
 type hanging struct{ settles }
 
 func (hanging) Consume(ctx context.Context, _ limits.Request) (*limits.Reply, error) {
@@ -190,7 +190,7 @@ func (hanging) Consume(ctx context.Context, _ limits.Request) (*limits.Reply, er
 	}
 }
 
-// TestAStopIsNotHeldUpByALimiterThatHangs: what it did not decide on is another process's, which finds it without being woken.
+// TestAStopIsNotHeldUpByALimiterThatHangs: another process finds the undecided alert without being woken.
 func TestAStopIsNotHeldUpByALimiterThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,8 +216,8 @@ func TestAStopIsNotHeldUpByALimiterThatHangs(t *testing.T) {
 	})
 }
 
-// TestAFullBatchIsFollowedAtOnce by the next, and an empty one after a second: else a flood would be told of slowly, or the store
-// asked without end.
+// TestAFullBatchIsFollowedAtOnce by the next, and an empty one after a second: otherwise a flood would be handled slowly, or
+// the store would be polled in a tight loop.
 func TestAFullBatchIsFollowedAtOnce(t *testing.T) {
 	t.Parallel()
 	t.Run("full", func(t *testing.T) {
@@ -246,7 +246,8 @@ func TestAFullBatchIsFollowedAtOnce(t *testing.T) {
 	})
 }
 
-// TestAlertsOfTheDeadDoNotWaitForAQuietMoment: who always has alerts of its own in hand asks the store for others all the same.
+// TestAlertsOfTheDeadDoNotWaitForAQuietMoment: a process that always has alerts in its queue still polls the store for those
+// of a dead process.
 func TestAlertsOfTheDeadDoNotWaitForAQuietMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -275,7 +276,7 @@ func (c choosy) Consume(_ context.Context, r limits.Request) (*limits.Reply, err
 	return &limits.Reply{Allowed: !strings.HasSuffix(r.Limits[0].Key, ":"+c.refused)}, nil
 }
 
-// TestTheSenderIsToldWhicheverIsHeld of alerts that are told together.
+// TestTheSenderIsToldWhicheverIsHeld: it is woken if any alert of a batch is sent.
 func TestTheSenderIsToldWhicheverIsHeld(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []string{"u0", "u1"} {

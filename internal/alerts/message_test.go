@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestWordsOfWarnings: who is warned of is close to a limit, and was denied nothing.
+// TestWordsOfWarnings: a user in a warning is close to a limit, and was denied nothing.
 func TestWordsOfWarnings(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [

@@ -10,11 +10,11 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
 
-// ruleSlips are those of alerts files.
+// ruleSlips are typical slips in alerts files.
 var ruleSlips = []string{"{{", "}}", "{{.", "{{end}}", "{{if .User}}", "env:", "file:/", "24:00", "mon-"}
 
-// TestMutilatedAlertsFiles damages a good file in many ways: each is answered with lines that the file has, or is still a
-// file whose rules work.
+// TestMutilatedAlertsFiles damages a valid file in many ways. Each result is refused with errors at lines of the file, or is
+// still a file whose rules work.
 func TestMutilatedAlertsFiles(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/full.yaml")
@@ -33,7 +33,7 @@ func TestMutilatedAlertsFiles(t *testing.T) {
 	}
 }
 
-// TestNoMistakeShowsASecret damages a file in which secrets stand where they should not.
+// TestNoMistakeShowsASecret damages a file that has secrets in wrong places.
 func TestNoMistakeShowsASecret(t *testing.T) {
 	t.Parallel()
 	const file = `channels:
@@ -54,7 +54,7 @@ rules:
 		if err == nil {
 			t.Fatalf("taken:\n%s", text)
 		}
-		// A name of a file is shown, and so is a secret that a slip has made into one.
+		// Errors show file names, and so a secret that a slip has turned into a file name.
 		for line := range strings.Lines(err.Error()) {
 			if strings.Contains(line, "T0P-SECRET") && !strings.Contains(line, "no such file") {
 				t.Errorf("%s for\n%s", line, text)
@@ -84,7 +84,7 @@ func TestASecretInTheWrongPlaceIsNotShown(t *testing.T) {
 	}
 }
 
-// tryRules reads a file and uses its rules; false when it is refused.
+// tryRules reads a file and uses its rules. It returns false if the file is refused.
 func tryRules(t *testing.T, data []byte) bool {
 	r, err := ParseRules("f", data, fileOptions)
 	if yamltest.Refused(t, err, string(data)) {

@@ -66,8 +66,8 @@ func TestQuietUntil(t *testing.T) {
 	}
 }
 
-// TestQuietUntilIsTheEnd walks through a year of two zones in steps of 7 minutes: what is told of a moment is what the next
-// moments show.
+// TestQuietUntilIsTheEnd walks through a year of two zones in steps of 7 minutes: the end that is returned for a time must agree
+// with the results for the following times.
 func TestQuietUntilIsTheEnd(t *testing.T) {
 	t.Parallel()
 	r := parseGood(t, `rules: [{name: a, quietHours: [{days: [mon-fri], from: "22:00", to: "02:30", timezone: Europe/Berlin},

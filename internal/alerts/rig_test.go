@@ -26,19 +26,19 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience bounds every wait; it is long because a busy machine must not fail these tests.
 const patience = 60 * time.Second
 
-// clock is a store's, which tests move.
+// clock is the clock of a store, which tests move.
 type clock struct{ millis atomic.Int64 }
 
 func (c *clock) now() time.Time          { return time.UnixMilli(c.millis.Load()) }
 func (c *clock) advance(d time.Duration) { c.millis.Add(d.Milliseconds()) }
 
-// store is what alerts and the limiter share.
+// store is the store that alerts and the limiter share.
 type store interface {
 	alerts.Store
 	engine.Store
 }
 
-// rig is a store, a limiter over it that answers on NATS, and rules for services that run beside.
+// rig is a store, a limiter on it that answers on NATS, and rules for the services that a test runs.
 type rig struct {
 	t       *testing.T
 	store   store
@@ -50,14 +50,14 @@ type rig struct {
 	// url is where NATS listens; stopLimiter ends the limiter there.
 	url         string
 	stopLimiter func()
-	// seen is told by all services.
+	// seen is the observer of all services.
 	seen *seen
 }
 
 // noon is when the clock of tests begins: a Thursday.
 var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
-// newRig has a store whose clock stands still until it is moved.
+// newRig makes a rig. Its clock stands still until it is moved.
 func newRig(t *testing.T, rules string) *rig {
 	t.Helper()
 	c := &clock{}
@@ -110,7 +110,7 @@ func (r *rig) dial(url string) *nats.Conn {
 	return nc
 }
 
-// load puts rules in force.
+// load sets the current rules.
 func (r *rig) load(text string) {
 	r.t.Helper()
 	rules, err := alerts.ParseRules("alerts.yaml", []byte(text), alerts.FileOptions{})
@@ -120,7 +120,7 @@ func (r *rig) load(text string) {
 	r.rules.Store(rules)
 }
 
-// advance moves the clock. What the limiter has in memory is by the clock of the machine.
+// advance moves the clock. The limiter's memory follows the clock of the machine.
 func (r *rig) advance(d time.Duration) {
 	r.clock.advance(d)
 	r.engine.Forget(engine.Forget{All: true})
@@ -160,7 +160,7 @@ func (s *seen) add(what string) {
 	s.changed = make(chan struct{})
 }
 
-// wait waits until something has happened so often.
+// wait waits until an event was counted so often.
 func (s *seen) wait(t *testing.T, what string, times int) {
 	t.Helper()
 	end := time.After(patience)
@@ -204,7 +204,7 @@ func (r *rig) runOver(s alerts.Store, l alerts.Limiter) *running {
 	return out
 }
 
-// exceeded is an event of so many denials of a user by a policy, now.
+// exceeded makes an event: so many denials of a user by a policy, now.
 func (r *rig) exceeded(user, policy string, denied int64) alerts.Event {
 	at := time.Now()
 	if r.clock != nil {
@@ -221,7 +221,7 @@ func (r *rig) take(s *running, all ...alerts.Event) {
 	}
 }
 
-// all gives the alerts, the first raised first.
+// all returns the alerts, the first raised first.
 func (r *rig) all() (all []alerts.Alert) {
 	r.t.Helper()
 	f := alerts.AlertFilter{Max: 1000}
@@ -240,7 +240,7 @@ func (r *rig) all() (all []alerts.Alert) {
 	}
 }
 
-// only gives the one alert that there is.
+// only returns the only alert.
 func (r *rig) only() alerts.Alert {
 	r.t.Helper()
 	all := r.all()
@@ -250,7 +250,7 @@ func (r *rig) only() alerts.Alert {
 	return all[0]
 }
 
-// outbox gives what waits for a channel.
+// outbox returns the waiting deliveries of a channel.
 func (r *rig) outbox(channel string) []alerts.Delivery {
 	r.t.Helper()
 	all, err := r.store.DueDeliveries(r.t.Context(), channel, 100_000, time.Hour)
@@ -260,7 +260,7 @@ func (r *rig) outbox(channel string) []alerts.Delivery {
 	return all
 }
 
-// send takes what waits for a channel and is due, and has it sent.
+// send claims the due deliveries of a channel, and marks them as sent.
 func (r *rig) send(channel string) []alerts.Delivery {
 	r.t.Helper()
 	all := r.outbox(channel)
@@ -274,7 +274,7 @@ func (r *rig) send(channel string) []alerts.Delivery {
 	return all
 }
 
-// slots gives how many alerts the throttle of a user has counted.
+// slots returns how many alerts the throttle of a user has counted.
 func (r *rig) slots(user string) int64 {
 	r.t.Helper()
 	reply, err := r.limiter.Status(r.t.Context(), "limits.alerts:user:"+user)
@@ -287,7 +287,7 @@ func (r *rig) slots(user string) int64 {
 	return reply.Counters[0].Used
 }
 
-// digestOf reads what a digest tells.
+// digestOf decodes the data of a digest.
 func digestOf(t *testing.T, d alerts.Delivery) (data limits.AlertDigest) {
 	t.Helper()
 	if err := json.Unmarshal(d.Message.Data, &data); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
 
-// signingKey is what OPS_SECRET holds.
+// signingKey is the value of OPS_SECRET.
 var signingKey = []byte("0123456789abcdef0123456789abcdef")
 
 var fileEnv = map[string]string{
@@ -52,7 +52,7 @@ func fullRules(t testing.TB) *Rules {
 	return parseGood(t, string(data))
 }
 
-// withoutCompiled leaves out what other tests ask.
+// withoutCompiled drops compiled fields, which other tests check.
 var withoutCompiled = cmp.Options{cmpopts.IgnoreFields(Rule{}, "Words", "Quiet")}
 
 func TestEveryFieldOfTheFile(t *testing.T) {
@@ -106,8 +106,8 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// TestBadAlertsFiles: every file has one mistake, and its first line says how it is answered. None of the answers shows a
-// secret, not even one that stands where it should not.
+// TestBadAlertsFiles: every file has one mistake, and its first line has the expected error. No error shows a secret, not even
+// one in a wrong place.
 func TestBadAlertsFiles(t *testing.T) {
 	t.Parallel()
 	yamltest.BadFiles(t, func(file string, data []byte) error {
@@ -119,7 +119,7 @@ func TestBadAlertsFiles(t *testing.T) {
 	})
 }
 
-// TestAllMistakesOfAnAlertsFileAreTold: one run of the program, not one for each mistake.
+// TestAllMistakesOfAnAlertsFileAreTold in one run of the program, not in one run for each mistake.
 func TestAllMistakesOfAnAlertsFileAreTold(t *testing.T) {
 	t.Parallel()
 	_, err := ParseRules("alerts.yaml", []byte(`throttle: {limit: 0, window: 1h}
@@ -141,7 +141,7 @@ rules:
 	}
 }
 
-// TestSecretsOfFiles reads them where they are, and tells what is wrong with where they are not.
+// TestSecretsOfFiles reads secrets from files, and checks the errors if they are missing or invalid.
 func TestSecretsOfFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

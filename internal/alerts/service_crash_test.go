@@ -16,7 +16,7 @@ import (
 
 var errDead = errors.New("the process is dead")
 
-// fuse kills a process at one of its next steps, before that has done its work or behind it. After that no step does anything.
+// fuse kills a process at one of its next steps, before or after the step has done its work. Then no step does anything.
 type fuse struct {
 	left   atomic.Int64
 	behind bool
@@ -46,7 +46,7 @@ func (f *fuse) step(do func() error) error {
 	return errDead
 }
 
-// mortal is a store, and a limiter, as a process has them that dies.
+// mortal is the store and the limiter of a process that dies: every call is a step of its fuse.
 type mortal struct {
 	alerts.Store
 	limiter alerts.Limiter
@@ -112,8 +112,8 @@ func (r *rig) untold(user string) (n int) {
 	return n
 }
 
-// live runs a process until it dies, or all events are taken and all alerts told. It gives the events that it did not take:
-// they come again.
+// live runs a process until it dies, or all events are taken and all alerts decided. It returns the events that it did not
+// take, which are redelivered.
 func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []alerts.Event {
 	r.t.Helper()
 	s, f := r.runMortal(random)
@@ -140,11 +140,11 @@ func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []aler
 	}
 }
 
-// schedules is how many TestWhoeverDiesWhenever tries: some each time, hundreds with make crashes.
+// schedules is how many random schedules TestWhoeverDiesWhenever tries: some by default, hundreds with make crashes.
 var schedules = flag.Int("schedules", 30, "how many random deaths the tests of alerts try")
 
-// TestWhoeverDiesWhenever has processes die at every step from event to digest, in random schedules, and others follow after a
-// while. In each a user has 10 alerts within an hour: 8 are told once, and 2 are in digests.
+// TestWhoeverDiesWhenever makes processes die at any step from event to digest, in random schedules, and starts others after a
+// while. In each schedule a user has 10 alerts within an hour: 8 must be sent once, and 2 must be in digests.
 func TestWhoeverDiesWhenever(t *testing.T) {
 	t.Parallel()
 	const each, most = 10, 8

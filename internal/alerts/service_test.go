@@ -16,7 +16,7 @@ import (
 
 const atOnce = "rules: [{name: denials, threshold: {denials: 1}}]"
 
-// TestAnIDIsOneEvent, whatever the second one says.
+// TestAnIDIsOneEvent: a second event with the same id is ignored, whatever its data.
 func TestAnIDIsOneEvent(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, atOnce, func(t *testing.T, r *rig) {
@@ -60,7 +60,7 @@ func TestASilenceEnds(t *testing.T) {
 
 const atNight = `rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "12:00", to: "14:30"}]}]`
 
-// TestQuietHoursEndInADigest: in the first one after them, or after an alerts file that has them no more.
+// TestQuietHoursEndInADigest: the first one after them, or after a reload of a file that no longer has them.
 func TestQuietHoursEndInADigest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -109,7 +109,7 @@ func testQuietHours(t *testing.T, file string, held int) {
 	}
 }
 
-// TestADigestKeepsQuietHours: what the throttle held just before them is not told in them.
+// TestADigestKeepsQuietHours: an alert that the throttle held just before them is not sent in them.
 func TestADigestKeepsQuietHours(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "13:00", to: "14:30"}]}]}`)
@@ -127,7 +127,7 @@ func TestADigestKeepsQuietHours(t *testing.T) {
 	}
 }
 
-// TestADigestKeepsTheNextQuietHoursToo that begin before the full hour behind the first.
+// TestADigestKeepsTheNextQuietHoursToo, which begin before the full hour after the first ones.
 func TestADigestKeepsTheNextQuietHoursToo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:30"}, {from: "13:50", to: "14:30"}]}]}`)
@@ -142,7 +142,8 @@ func TestADigestKeepsTheNextQuietHoursToo(t *testing.T) {
 	}
 }
 
-// TestWhoRenamesAChannelMissesNothing of what was raised before, whether or not a channel of the alert goes on beside it.
+// TestWhoRenamesAChannelMissesNothing: alerts raised before are sent to the renamed channel, whether or not the alert has other
+// channels that still exist.
 func TestWhoRenamesAChannelMissesNothing(t *testing.T) {
 	t.Parallel()
 	for _, beside := range []string{"", ", log"} {
@@ -191,7 +192,7 @@ func renameChannel(t *testing.T, beside string) {
 	}
 }
 
-// TestDigestsOfMoreThanOneTellsOf: a digest has bounds, and what is more does not wait for the next hour.
+// TestDigestsOfMoreThanOneTellsOf: a digest is bounded, and the rest does not wait for the next hour.
 func TestDigestsOfMoreThanOneTellsOf(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atNight)
@@ -240,8 +241,7 @@ func TestDenialsThatStopResolve(t *testing.T) {
 	r.seen.wait(t, "sent", 2)
 }
 
-// toldAnHourAgo gives a service with an alert that is to be resolved.
-// TestWhoRemovesARuleMissesNothing: an alert that neither its channel nor its rule is left of is told where all are by default.
+// TestWhoRemovesARuleMissesNothing: an alert whose channel and rule were both removed is sent to the default channels.
 func TestWhoRemovesARuleMissesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{channels: [{name: old, slack: {url: "https://example.com/x"}}],
@@ -283,7 +283,7 @@ func toldAnHourAgo(t *testing.T) *running {
 	return s
 }
 
-// TestNothingIsResolvedWhileEventsWait: after an outage of the alerter the denials that went on are in the stream.
+// TestNothingIsResolvedWhileEventsWait: after an outage of the alerter, events about denials that went on are in the stream.
 func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
 	t.Parallel()
 	s := toldAnHourAgo(t)
@@ -300,7 +300,7 @@ func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
 	}
 }
 
-// TestNothingIsResolvedWhileEventsAreNotPublished: denials that went on may be in the outbox yet.
+// TestNothingIsResolvedWhileEventsAreNotPublished: events about denials that went on may still be in the outbox.
 func TestNothingIsResolvedWhileEventsAreNotPublished(t *testing.T) {
 	t.Parallel()
 	s := toldAnHourAgo(t)
@@ -317,7 +317,7 @@ func TestNothingIsResolvedWhileEventsAreNotPublished(t *testing.T) {
 	}
 }
 
-// TestTwoServicesShareTheWork: each alert is told once, and each user no more than 20 times.
+// TestTwoServicesShareTheWork: each alert is sent once, and no user is sent more than 20.
 func TestTwoServicesShareTheWork(t *testing.T) {
 	t.Parallel()
 	const users, each = 4, 30
@@ -362,7 +362,7 @@ func TestTwoServicesShareTheWork(t *testing.T) {
 	})
 }
 
-// TestTheWordsOfAnAlertAreThoseOfItsNumbers, also where more events came before anybody was told.
+// TestTheWordsOfAnAlertAreThoseOfItsNumbers, even if more events came before it was sent.
 func TestTheWordsOfAnAlertAreThoseOfItsNumbers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)

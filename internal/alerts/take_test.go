@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// oneRule is the rule of most tests: 5 denials in 10 minutes, as the built-in one.
+// oneRule is the rule of most tests: 5 denials in 10 minutes, like the built-in one.
 func oneRule(change ...func(*Rule)) *Rules {
 	r := Rule{
 		Name: "denials", Match: Match{Types: []string{limits.EventExceeded}}, Threshold: 5, Within: 10 * time.Minute,
@@ -27,7 +27,7 @@ func oneRule(change ...func(*Rule)) *Rules {
 
 const minute = int64(60_000)
 
-// start is when the events of tests begin; a whole day.
+// start is the time of the first events, a full hour.
 const start = int64(1_800_000_000_000)
 
 // denial is a denial of user 7 under a policy.
@@ -185,7 +185,7 @@ func TestAWarningIsHeldBackWhileItsExceededAlertIsOpen(t *testing.T) {
 	for _, a := range p.Alerts {
 		rules = append(rules, a.Rule)
 	}
-	// The first warning's alert is updated by the second warning, so that one is not held back; it was open before.
+	// The second warning updates the first one's alert, which was open before, so it is not withheld.
 	if !slices.Equal(rules, []string{"warnings", "denials", "warnings"}) || p.Withheld != 0 {
 		t.Errorf("%v, %d withheld", rules, p.Withheld)
 	}
@@ -240,7 +240,7 @@ func TestABulkImportGivesTwentyAlerts(t *testing.T) {
 	}
 }
 
-// TestAWarningIsWithheldByTheLongerOfTwoAlerts: of two alerts that a limit is exceeded the one that was raised last is over.
+// TestAWarningIsWithheldByTheLongerOfTwoAlerts: of two alerts about the exceeded limit, the one raised last is resolved already.
 func TestAWarningIsWithheldByTheLongerOfTwoAlerts(t *testing.T) {
 	t.Parallel()
 	r := oneRule(func(r *Rule) { r.Name, r.Threshold, r.ResolveAfter = "long", 1, time.Hour })
@@ -265,7 +265,7 @@ func TestTheThrottleIsNoAlertOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestNoMoreThanTheThrottleInAnyHour holds the preview to the law; the service is held to it over real stores.
+// TestNoMoreThanTheThrottleInAnyHour checks the preview. Other tests check the service on real stores.
 func TestNoMoreThanTheThrottleInAnyHour(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -298,7 +298,7 @@ func TestNoMoreThanTheThrottleInAnyHour(t *testing.T) {
 	})
 }
 
-// TestCountsDoNotDependOnTheOrder of what came within the time: workers publish side by side.
+// TestCountsDoNotDependOnTheOrder of the events within the time of the threshold: workers publish concurrently.
 func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -359,7 +359,7 @@ func TestASilencedAlertMayBeToldAgain(t *testing.T) {
 	}
 }
 
-// TestThrottleKeysAreApart: no user's name gives the key of no user, or that of a name whose hash it looks like.
+// TestThrottleKeysAreApart: no user's name makes the key of no user, or the key of a hashed name.
 func TestThrottleKeysAreApart(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("u", 300)

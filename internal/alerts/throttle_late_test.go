@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// raise gives denials of user 7 by so many policies.
+// raise makes denials of user 7 by so many policies.
 func (r *rig) raise(n int, name string) (all []alerts.Event) {
 	for i := range n {
 		all = append(all, r.exceeded("7", fmt.Sprint(name, i), 1))
@@ -21,7 +21,7 @@ func (r *rig) raise(n int, name string) (all []alerts.Event) {
 	return all
 }
 
-// TestWhatIsToldLateCountsFromThen: who dies between charge and telling comes back when the charges are old.
+// TestWhatIsToldLateCountsFromThen: a process dies after the charges, and they are old when another sends the alerts.
 func TestWhatIsToldLateCountsFromThen(t *testing.T) {
 	t.Parallel()
 	const ofARule = "rules: [{name: denials, threshold: {denials: 1}, throttle: {limit: 5, window: %s}}]"
@@ -59,7 +59,7 @@ func TestWhatIsToldLateCountsFromThen(t *testing.T) {
 	}
 }
 
-// losing is a limiter whose answers are lost.
+// losing is a limiter whose answers get lost.
 type losing struct {
 	alerts.Limiter
 	lost atomic.Bool
@@ -73,7 +73,7 @@ func (l *losing) Consume(ctx context.Context, r limits.Request) (*limits.Reply, 
 	return reply, err
 }
 
-// TestWhatIsToldLateCountsFromThenWhileNobodyDies: the answers to the charges were lost for a while.
+// TestWhatIsToldLateCountsFromThenWhileNobodyDies: the answers to the charges get lost for a while.
 func TestWhatIsToldLateCountsFromThenWhileNobodyDies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
@@ -93,7 +93,7 @@ func TestWhatIsToldLateCountsFromThenWhileNobodyDies(t *testing.T) {
 	}
 }
 
-// TestWhoDiesWhileItChargesAnewSpendsNoSecondSlot, at whichever step.
+// TestWhoDiesWhileItChargesAnewSpendsNoSecondSlot, at whichever step the process dies.
 func TestWhoDiesWhileItChargesAnewSpendsNoSecondSlot(t *testing.T) {
 	t.Parallel()
 	for _, behind := range []bool{false, true} {
@@ -125,7 +125,7 @@ func TestWhoDiesWhileItChargesAnewSpendsNoSecondSlot(t *testing.T) {
 	}
 }
 
-// behind is a limiter whose clock is behind by an hour, and that counts what it gave back.
+// behind is a limiter whose clock is an hour behind. It counts the charges that were given back.
 type behind struct{ back atomic.Int64 }
 
 func (*behind) Consume(context.Context, limits.Request) (*limits.Reply, error) {
@@ -137,7 +137,7 @@ func (b *behind) Settle(context.Context, string, int64) (*limits.Reply, error) {
 	return &limits.Reply{Allowed: true}, nil
 }
 
-// TestALimiterThatIsBehindIsNotAskedForEver: what it charges anew ends no later.
+// TestALimiterThatIsBehindIsNotAskedForEver: its new charges end no later than the old ones.
 func TestALimiterThatIsBehindIsNotAskedForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

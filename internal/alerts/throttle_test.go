@@ -29,7 +29,7 @@ func TestTheThrottleIsExact(t *testing.T) {
 		r.advance(time.Minute)
 	}
 	sent := toldWithin(t, r.all(), 20, time.Hour)
-	// A sliding window may be late by a 60th.
+	// A sliding window may be late by a 60th of its length.
 	if sent < 78 {
 		t.Errorf("%d sent in 4 hours, want 20 in each", sent)
 	}
@@ -38,7 +38,7 @@ func TestTheThrottleIsExact(t *testing.T) {
 	}
 }
 
-// toldWithin gives how many alerts were sent, and holds them to so many in any time of a length.
+// toldWithin returns how many alerts were sent, and checks that there are at most so many in any interval of a length.
 func toldWithin(t *testing.T, all []alerts.Alert, most int, length time.Duration) int {
 	t.Helper()
 	var at []int64
@@ -56,7 +56,7 @@ func toldWithin(t *testing.T, all []alerts.Alert, most int, length time.Duration
 	return len(at)
 }
 
-// TestAThrottleWrittenAnewGoesOn: 60m is the same hour as 1h.
+// TestAThrottleWrittenAnewGoesOn: the counter stays the same if 1h is written as 60m.
 func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "{throttle: {limit: 3, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")
@@ -73,7 +73,7 @@ func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
 	}
 }
 
-// TestARulesOwnThrottleIsItsOwn: what one rule has told of leaves room for another's.
+// TestARulesOwnThrottleIsItsOwn: the alerts of one rule do not use up the throttle of another.
 func TestARulesOwnThrottleIsItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 5, window: 1h}, rules: [
@@ -92,8 +92,8 @@ func TestARulesOwnThrottleIsItsOwn(t *testing.T) {
 	}
 }
 
-// TestTheThrottleIsOfNobodyElse: an application that limits what it sends to the same user, under a key such as the service's
-// design has it, spends none of his alerts, nor they of his notifications, and is itself a limit like any other.
+// TestTheThrottleIsOfNobodyElse: an application that limits notifications to the same user, under a key such as the design
+// suggests, shares no counter with the throttle, and its limit raises alerts like any other.
 func TestTheThrottleIsOfNobodyElse(t *testing.T) {
 	t.Parallel()
 	const all = 40
@@ -122,7 +122,7 @@ func TestTheThrottleIsOfNobodyElse(t *testing.T) {
 	}
 }
 
-// dying is a store whose process dies before what became of alerts is written.
+// dying is the store of a process that dies before it has stored decisions about alerts.
 type dying struct {
 	alerts.Store
 	reached chan struct{}
@@ -134,7 +134,7 @@ func (d *dying) Tell(context.Context, []alerts.Told) ([]string, error) {
 	return nil, errors.New("the process is dead")
 }
 
-// dieCharged lets a service charge the throttle of the pending alerts and end before it has written that.
+// dieCharged lets a service charge the throttle for pending alerts, and die before it has stored the decisions.
 func (r *rig) dieCharged(all ...alerts.Event) {
 	r.t.Helper()
 	d := &dying{Store: r.store, reached: make(chan struct{})}
@@ -148,7 +148,7 @@ func (r *rig) dieCharged(all ...alerts.Event) {
 	s.stop()
 }
 
-// afterDeath is longer than a claim of the dead holds.
+// afterDeath is longer than the claim of a dead process lasts.
 const afterDeath = 11 * time.Second
 
 func TestWhoDiesBetweenChargeAndTellingSpendsNoSecondSlot(t *testing.T) {
@@ -169,7 +169,7 @@ func TestWhoDiesBetweenChargeAndTellingSpendsNoSecondSlot(t *testing.T) {
 	}
 }
 
-// TestWhoIsThrottledStays: an alert that is not by user is updated by events of others before it is told.
+// TestWhoIsThrottledStays: an alert that is not grouped by user is updated by events of other users before it is sent.
 func TestWhoIsThrottledStays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "rules: [{name: denials, threshold: {denials: 1}, groupBy: [policy]}]")
@@ -191,7 +191,7 @@ func TestWhoIsThrottledStays(t *testing.T) {
 	}
 }
 
-// TestNobodyIsToldWithoutALimiter: who cannot ask the throttle waits, and neither floods nor loses.
+// TestNobodyIsToldWithoutALimiter: while the throttle cannot be charged, alerts wait and are not lost.
 func TestNobodyIsToldWithoutALimiter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
@@ -215,7 +215,7 @@ func TestNobodyIsToldWithoutALimiter(t *testing.T) {
 	}
 }
 
-// says is a limiter that answers what it is told to.
+// says is a limiter with fixed answers.
 type says struct {
 	settles
 	reply atomic.Pointer[limits.Reply]
@@ -226,7 +226,7 @@ func (s *says) Consume(context.Context, limits.Request) (*limits.Reply, error) {
 	return s.reply.Load(), s.err
 }
 
-// TestAnAnswerWithoutTheStoreTellsNobody: it counts nothing, so a user could be told of more than 20 in an hour.
+// TestAnAnswerWithoutTheStoreTellsNobody: a degraded answer charges nothing, so a user could be sent more than 20 in an hour.
 func TestAnAnswerWithoutTheStoreTellsNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestAnAnswerWithoutTheStoreTellsNobody(t *testing.T) {
 	})
 }
 
-// TestAThrottleThatCannotBeChargedHoldsTheAlert for the digest: trying again would not help.
+// TestAThrottleThatCannotBeChargedHoldsTheAlert for the digest: a retry would not help.
 func TestAThrottleThatCannotBeChargedHoldsTheAlert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,7 +258,7 @@ func TestAThrottleThatCannotBeChargedHoldsTheAlert(t *testing.T) {
 	})
 }
 
-// TestAnOutageIsOverWhenSomebodyIsTold: between the tries there is nothing to claim, which is no success.
+// TestAnOutageIsOverWhenSomebodyIsTold: between the attempts nothing is pending because it is claimed, which is no success.
 func TestAnOutageIsOverWhenSomebodyIsTold(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(t *testing.T, h *handing){

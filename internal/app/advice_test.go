@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestWhoAsksIsToldThatTheDiskIsFull, which "cannot be reached" would hide. The server's answer is its own, though room there is.
+// TestWhoAsksIsToldThatTheDiskIsFull: "the store cannot be reached" would hide it. A trigger simulates the full disk.
 func TestWhoAsksIsToldThatTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(t)

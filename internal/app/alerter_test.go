@@ -40,7 +40,7 @@ func startOne(t *testing.T, o Options, run func(context.Context, Options, *slog.
 	return s
 }
 
-// running is startOne of one that runs until the test ends.
+// running starts one that runs until the test ends.
 func running(t *testing.T, run func(context.Context, Options, *slog.Logger) error, o Options) *started {
 	t.Helper()
 	s := startOne(t, o, run)
@@ -52,13 +52,13 @@ func running(t *testing.T, run func(context.Context, Options, *slog.Logger) erro
 	return s
 }
 
-// connect gives a connection to its NATS server.
+// connect returns a connection to its NATS server.
 func (s *started) connect(t *testing.T) *nats.Conn {
 	t.Helper()
 	return testenv.Connect(t, s.log.at["nats"])
 }
 
-// database gives a connection to a database.
+// database returns a connection to a database.
 func database(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -69,7 +69,7 @@ func database(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// stopOne stops it and gives its error.
+// stopOne stops it and returns its error.
 func (s *started) stopOne(t *testing.T) error {
 	t.Helper()
 	s.stop()
@@ -82,7 +82,7 @@ func (s *started) stopOne(t *testing.T) error {
 	return nil
 }
 
-// told waits for what is published on a subject.
+// told waits for an alert on a subscription.
 func told(t *testing.T, sub *nats.Subscription, log *watcher) (data limits.AlertRaised) {
 	t.Helper()
 	m, err := sub.NextMsg(patience)
@@ -99,7 +99,7 @@ func told(t *testing.T, sub *nats.Subscription, log *watcher) (data limits.Alert
 	return data
 }
 
-// TestAlerterLeavesNothingBehind runs a worker and an alerter beside it, until an alert of the worker's denials was told.
+// TestAlerterLeavesNothingBehind runs a worker and an alerter until an alert about the worker's denials was published.
 func TestAlerterLeavesNothingBehind(t *testing.T) {
 	o := options(t)
 	o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATSServer(t).URL
@@ -144,7 +144,7 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// TestAHangUpIsNoEnd: somebody may send SIGHUP to all processes, also to those without a file.
+// TestAHangUpIsNoEnd: SIGHUP may be sent to all processes, including those without a file.
 func TestAHangUpIsNoEnd(t *testing.T) {
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {
@@ -161,7 +161,7 @@ func TestAHangUpIsNoEnd(t *testing.T) {
 	}
 }
 
-// deny uses a limit of one up, and is denied once.
+// deny exhausts a limit of 1, and is denied once.
 func deny(t *testing.T, client *limits.Client, key string) {
 	t.Helper()
 	r := limits.Per(key, 1, "1h")
@@ -172,7 +172,7 @@ func deny(t *testing.T, client *limits.Client, key string) {
 	}
 }
 
-// TestAlerterStopsWithoutItsServers: what it has in hand is not lost, and the stop is not held up.
+// TestAlerterStopsWithoutItsServers: the stop is not held up while PostgreSQL or NATS is down.
 func TestAlerterStopsWithoutItsServers(t *testing.T) {
 	database, server := testenv.PostgresServer(t).Migrated(), testenv.NATSServer(t)
 	o := options(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAChannelThatCannotBeMadeFails instead of being taken for one that is gone, until the file is mended.
+// TestAChannelThatCannotBeMadeFails until the file is corrected, instead of being taken for a removed one.
 func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 	t.Parallel()
 	maker, err := channel.NewMaker(channel.Config{Logger: slog.New(slog.DiscardHandler)})
@@ -55,7 +55,7 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 	}
 }
 
-// TestARuleThatCountsWronglyIsTold, once for a file. One denial needs no others to be counted with.
+// TestARuleThatCountsWronglyIsTold once for each file. A threshold of one denial cannot be counted wrongly.
 func TestARuleThatCountsWronglyIsTold(t *testing.T) {
 	t.Parallel()
 	match := alerts.Match{Types: []string{limits.EventExceeded}}
@@ -75,7 +75,7 @@ func TestARuleThatCountsWronglyIsTold(t *testing.T) {
 	}
 }
 
-// TestAChannelThatIsRefusedIsToldAtOnce, once for a file: nothing else would tell before there is an alert.
+// TestAChannelThatIsRefusedIsToldAtOnce, once for each file: otherwise the first alert would show it.
 func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
@@ -99,7 +99,7 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestTheStreamOfAlertsIsThereBeforeAnAlert, so that whoever reads it can make a consumer for it.
+// TestTheStreamOfAlertsIsThereBeforeAnAlert, so that readers can create a consumer.
 func TestTheStreamOfAlertsIsThereBeforeAnAlert(t *testing.T) {
 	t.Parallel()
 	nc := running(t, Run, options(t)).connect(t)

@@ -45,7 +45,7 @@ func TestAlertsAreMuchWorkFromAHundredASecondOn(t *testing.T) {
 	})
 }
 
-// TestABacklogOfEventsKeepsALimiterBusy, which is when it needs all processors.
+// TestABacklogOfEventsKeepsALimiterBusy: Busy is called, because it needs all processors then.
 func TestABacklogOfEventsKeepsALimiterBusy(t *testing.T) {
 	t.Parallel()
 	o := options(t)

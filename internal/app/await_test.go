@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits/internal/postgres"
 )
 
-// TestWaitingForPostgres holds what ends a wait, and that a wait in vain names what was wrong before its time was over.
+// TestWaitingForPostgres checks what ends a wait, and that the error of a timeout names the last failure before it.
 func TestWaitingForPostgres(t *testing.T) {
 	t.Parallel()
 	full, pooled := errors.New("no session left"), fmt.Errorf("check sessions: %w", postgres.ErrPooled)

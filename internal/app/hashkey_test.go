@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestHashKeysCanBeCompared in the logs of workers, which do not tell the keys.
+// TestHashKeysCanBeCompared in the logs of workers, which do not show the keys.
 func TestHashKeysCanBeCompared(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -36,7 +36,7 @@ func TestHashKeysCanBeCompared(t *testing.T) {
 	}
 }
 
-// holdKey holds that the key is nobody else's, and the same with the next start.
+// holdKey checks that the key is readable by its owner only, and the same at the next start.
 func holdKey(t *testing.T, dir string) {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(dir, "hash.key"))
@@ -53,7 +53,7 @@ func holdKey(t *testing.T, dir string) {
 	}
 }
 
-// TestAHashKeyThatIsLostOrAnotherIsTold, because all hashed counters start from zero then.
+// TestAHashKeyThatIsLostOrAnotherIsTold, because then all hashed counters start from zero.
 func TestAHashKeyThatIsLostOrAnotherIsTold(t *testing.T) {
 	t.Parallel()
 	o := options(t)

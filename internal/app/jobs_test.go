@@ -19,7 +19,7 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// houseNames gives the names of the jobs, with the schedules.
+// houseNames returns the names of the jobs with their schedules.
 func houseNames(o Options, s cleaner) (all []string) {
 	for _, j := range maintenanceJobs(&o, s) {
 		all = append(all, strings.TrimSpace(j.Name+" "+j.Schedule))
@@ -42,7 +42,7 @@ func TestWhatIsKeptForEverHasNoJob(t *testing.T) {
 	}
 }
 
-// TestJobsOfAFileRunWithoutAlerts: no alerter beside a limiter can do them in its file.
+// TestJobsOfAFileRunWithoutAlerts: no separate alerter can run them on a limiter's SQLite file.
 func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -57,7 +57,7 @@ func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
 	}
 }
 
-// TestHouseJobsRemoveInBatches runs every job on a store with more than a batch of what one of them removes.
+// TestHouseJobsRemoveInBatches runs every job on a store that has more than a batch of rows for it.
 func TestHouseJobsRemoveInBatches(t *testing.T) {
 	t.Parallel()
 	store := eachstore.SQLite(t, nil)
@@ -112,8 +112,8 @@ func TestBatchesEnd(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftIsRemovedFaster: where 25 ms of pause behind each batch would be more than half of the time, and not where batches are slow,
-// as decisions are then.
+// TestWhatIsLeftIsRemovedFaster: with fast batches, pauses of 25 ms would take more than half of the time. With slow batches the
+// pauses stay, because decisions are slow too then.
 func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]struct {
@@ -150,7 +150,7 @@ func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
 	}
 }
 
-// TestBatchesThatGetSlowAreHalved, until they do not keep decisions for long.
+// TestBatchesThatGetSlowAreHalved between pauses, so that decisions do not wait for long.
 func TestBatchesThatGetSlowAreHalved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

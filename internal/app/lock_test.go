@@ -14,8 +14,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestADataFolderIsOneLimiters: whoever keeps anything in it has it alone, from before anything is read until all is
-// written, and who keeps nothing in it needs it not.
+// TestADataFolderIsOneLimiters: a limiter that keeps data in the folder locks it before anything is read, until everything is
+// written. One that keeps no data in it does not lock it.
 func TestADataFolderIsOneLimiters(t *testing.T) {
 	t.Parallel()
 	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
@@ -44,7 +44,7 @@ func TestADataFolderIsOneLimiters(t *testing.T) {
 	}
 }
 
-// holdTaken holds that a further limiter on the folder of one that runs is turned away, and leaves nothing there.
+// holdTaken checks that another limiter on the folder of a running one fails to start, and leaves nothing there.
 func holdTaken(t *testing.T, o Options, set func(o *Options)) {
 	t.Helper()
 	o.NATSURL, o.DatabaseURL, o.Policies = "", "", writeFile(t, hashing(1))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A process that is being started has what its parent has open, until it runs its own program.
+// A child process has its parent's files open until its exec.
 func TestALockIsFreeOnceItIsClosedThoughAChildHasItOpen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
@@ -34,7 +34,7 @@ func TestALockIsFreeOnceItIsClosedThoughAChildHasItOpen(t *testing.T) {
 	_ = lock.Close()
 }
 
-// TestALockThatIsRemovedHoldsAllTheSame: who finds it may take it for a leftover.
+// TestALockThatIsRemovedHoldsAllTheSame: somebody may remove the file as a leftover.
 func TestALockThatIsRemovedHoldsAllTheSame(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")

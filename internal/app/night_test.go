@@ -21,7 +21,7 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// TestReport writes usage of three days, and reads what the job tells of the middle one from the stream.
+// TestReport writes usage of three days, and reads the report about the middle one from the stream.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	eachstore.Run(t, func(t *testing.T, s store) {
@@ -45,7 +45,7 @@ func TestReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The second run is that of a worker that died before it could say that it was done.
+		// The second run is after a worker that died before it could store that it was done.
 		for range 2 {
 			if note, err := job.Run(t.Context()); err != nil || note != "2026-03-29: 3 heaviest users, 2 most denied" {
 				t.Fatalf("%q, %v", note, err)
@@ -69,7 +69,7 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestAReportRightBehindMidnight holds that a day is reported when every worker has written what it counted of it.
+// TestAReportRightBehindMidnight: a day is reported only when every worker has written its counts of it.
 func TestAReportRightBehindMidnight(t *testing.T) {
 	t.Parallel()
 	eachstore.Run(t, func(t *testing.T, s store) {
@@ -86,7 +86,7 @@ func TestAReportRightBehindMidnight(t *testing.T) {
 	})
 }
 
-// onlyReport reads the stream, which holds one report.
+// onlyReport returns the only report in the stream.
 func onlyReport(t *testing.T, nc *nats.Conn) limits.Event {
 	t.Helper()
 	js := testenv.JetStream(t, nc)
@@ -108,7 +108,7 @@ func onlyReport(t *testing.T, nc *nats.Conn) limits.Event {
 	return e
 }
 
-// TestAReportThatIsNotKeptFails holds that a job is not done before the stream has the report.
+// TestAReportThatIsNotKeptFails: the job is not done before the stream has the report.
 func TestAReportThatIsNotKeptFails(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)
@@ -123,7 +123,7 @@ func TestAReportThatIsNotKeptFails(t *testing.T) {
 	}
 }
 
-// TestQuotaCheck runs the job on good counters of more than a batch, and with one that is not.
+// TestQuotaCheck runs the job on more than a batch of good counters, then with a stale one.
 func TestQuotaCheck(t *testing.T) {
 	t.Parallel()
 	eachstore.Run(t, func(t *testing.T, s store) {
@@ -157,7 +157,7 @@ func TestQuotaCheck(t *testing.T) {
 	})
 }
 
-// seen remembers the last run that was measured.
+// seen records the last run that was observed.
 type seen struct{ last string }
 
 func (*seen) JobMissed(string, string) {}
@@ -208,7 +208,7 @@ func counter(t *testing.T, s store, key string) engine.StoredCounter {
 	return all[0]
 }
 
-// plantStale has the window of one counter begin 40 days earlier, with the month before, and end when it did.
+// plantStale makes one counter stale: its window begins 40 days earlier, in an earlier month, but its end is unchanged.
 func plantStale(t *testing.T, s store) {
 	t.Helper()
 	row := counter(t, s, "k00007")

@@ -10,7 +10,7 @@ import (
 
 const otherStore = "counts in another store"
 
-// serving runs a limiter on a NATS server and gives its log once it is ready.
+// serving runs a limiter on a NATS server, and returns its log when it is ready.
 func serving(t *testing.T, natsURL, databaseURL string) *watcher {
 	t.Helper()
 	o := options(t)
@@ -18,7 +18,7 @@ func serving(t *testing.T, natsURL, databaseURL string) *watcher {
 	return running(t, Run, o).log
 }
 
-// readiness is what a limiter answers to who asks whether it is ready.
+// readiness returns a limiter's answer to /readyz.
 func readiness(t *testing.T, log *watcher) (ready bool, why string) {
 	t.Helper()
 	status, body := get(t, "http://"+log.at["http"]+"/readyz")

@@ -18,7 +18,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// roles gives a NATS server with the permissions of deploy/nats.conf, and a limiter and an alerter on it as their users.
+// roles starts a NATS server with the permissions of deploy/nats.conf, and a limiter and an alerter as its users.
 func roles(t *testing.T) (at *natsRoles) {
 	t.Helper()
 	at = &natsRoles{addr: rolesServer(t)}
@@ -32,7 +32,7 @@ func roles(t *testing.T) (at *natsRoles) {
 	return at
 }
 
-// rolesServer gives the address of a NATS server with deploy/nats.conf, where all passwords are "secret".
+// rolesServer starts a NATS server with deploy/nats.conf, where all passwords are "secret", and returns its address.
 func rolesServer(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/nats.conf")
@@ -51,7 +51,7 @@ type natsRoles struct {
 	log, alerterLog *watcher
 }
 
-// user is a connection with what the server refused it.
+// user is a connection, and the errors of the server about its permissions.
 type user struct {
 	*nats.Conn
 	refused chan error
@@ -70,7 +70,7 @@ func (r *natsRoles) as(t *testing.T, name string) *user {
 	return u
 }
 
-// asks sends a request that is to be answered with a text in it.
+// asks sends a request whose answer must contain a text.
 func (u *user) asks(t *testing.T, subject, body, want string) {
 	t.Helper()
 	m, err := u.Request(subject, []byte(body), patience)
@@ -82,7 +82,7 @@ func (u *user) asks(t *testing.T, subject, body, want string) {
 	}
 }
 
-// asksUntil repeats a request until its answer has a text in it.
+// asksUntil repeats a request until its answer contains a text.
 func (u *user) asksUntil(t *testing.T, subject, body, want string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -99,7 +99,7 @@ func (u *user) asksUntil(t *testing.T, subject, body, want string) {
 	}
 }
 
-// hears subscribes, which the server may refuse.
+// hears subscribes to a subject. The server may refuse that.
 func (u *user) hears(t *testing.T, subject string) *nats.Subscription {
 	t.Helper()
 	sub, err := u.SubscribeSync(subject)
@@ -116,11 +116,11 @@ func (u *user) flush(t *testing.T) {
 	}
 }
 
-// isRefused holds that the server refuses what was done last.
+// isRefused checks that the server refuses the last operation.
 func (u *user) isRefused(t *testing.T, what string) {
 	t.Helper()
 	u.flush(t)
-	// The server's refusal came before the answer to the flush, so it is on its way to the handler.
+	// The server sent the refusal before the answer to the flush, so the handler gets it.
 	select {
 	case err := <-u.refused:
 		if !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), what) {
@@ -131,7 +131,7 @@ func (u *user) isRefused(t *testing.T, what string) {
 	}
 }
 
-// holdsNothingRefused holds that nothing was refused so far.
+// holdsNothingRefused checks that nothing was refused so far.
 func (u *user) holdsNothingRefused(t *testing.T) {
 	t.Helper()
 	u.flush(t)
@@ -180,7 +180,7 @@ func checkRole(t *testing.T, check *user) {
 	}
 }
 
-// answersOfOthers has a caller choose where its answer goes.
+// answersOfOthers has a client choose reply subjects of others.
 func answersOfOthers(t *testing.T, check, admin *user) {
 	inbox := check.hears(t, "_INBOX_check.mine")
 	forged := admin.hears(t, "alerts.>")
@@ -190,12 +190,12 @@ func answersOfOthers(t *testing.T, check, admin *user) {
 			t.Fatal(err)
 		}
 	}
-	// The worker takes requests of one connection in order: with the last answer the others would be there.
+	// The worker handles requests of one connection in order, so the other answers would come before the last one.
 	if _, err := inbox.NextMsg(patience); err != nil {
 		t.Fatal(err)
 	}
 	admin.flush(t)
-	// An alert of the service's own may come at any moment.
+	// A real alert of the service may come at any time.
 	for n, _, _ := forged.Pending(); n > 0; n-- {
 		m, err := forged.NextMsg(patience)
 		if err != nil {
@@ -223,7 +223,7 @@ func adminRole(t *testing.T, admin *user) {
 	admin.isRefused(t, "$JS.API.STREAM.DELETE.LIMITS")
 }
 
-// TestWhoLooksAfterStreamsMay do what the command line of NATS does for the commands of docs/operations.md.
+// TestWhoLooksAfterStreamsMay do what the nats command line does for the commands of docs/operations.md.
 func TestWhoLooksAfterStreamsMay(t *testing.T) {
 	t.Parallel()
 	at := &natsRoles{addr: rolesServer(t)}
@@ -246,7 +246,7 @@ func TestWhoLooksAfterStreamsMay(t *testing.T) {
 	}
 }
 
-// backUp gives the state of a stream and its chunks, each of which the server wants to be told of.
+// backUp returns the state of a stream and its chunks. The server wants an acknowledgment of each chunk.
 func backUp(t *testing.T, u *user, stream string) (state json.RawMessage, chunks [][]byte) {
 	t.Helper()
 	inbox := u.NewInbox()
@@ -294,7 +294,7 @@ func restore(t *testing.T, u *user, stream, request string, chunks [][]byte) {
 	u.asks(t, begun.To, ``, `"created":`) // the end
 }
 
-// readsOnce reads an event as a preview does, by a consumer that has no name of its own.
+// readsOnce reads an event as a preview does, by an ephemeral consumer.
 func readsOnce(t *testing.T, u *user) {
 	t.Helper()
 	js := testenv.JetStream(t, u.Conn)
@@ -310,8 +310,8 @@ func readsOnce(t *testing.T, u *user) {
 	}
 }
 
-// consumer makes a durable consumer of the role's name, with one filter and with two, which ask for different rights, and
-// takes an event with each.
+// consumer makes a durable consumer with the role's name, once with one filter and once with two, which need different rights,
+// and takes an event by each.
 func consumer(t *testing.T, u *user, name string) jetstream.JetStream {
 	t.Helper()
 	js := testenv.JetStream(t, u.Conn)
@@ -347,7 +347,7 @@ func eventsRole(t *testing.T, events *user) {
 	}
 }
 
-// alerterRole tries what an alerter may not do; what it may, the alerter itself does.
+// alerterRole tries what an alerter may not do. The alerter itself does what it may.
 func alerterRole(t *testing.T, alerter *user) {
 	alerter.asks(t, limits.SubjectConsume, `{"key":"limits.alerts:user:7","limit":20,"window":"1h","id":"event"}`, `"allowed":true`)
 	alerter.asks(t, limits.SubjectSettle, `{"id":"event","cost":0}`, `"allowed":true`)
@@ -360,7 +360,7 @@ func alerterRole(t *testing.T, alerter *user) {
 	alerter.isRefused(t, "limits.verify")
 }
 
-// alertOfADenial goes through all of it: a server is denied, and who follows the events hears of the alert.
+// alertOfADenial tests the whole way: a server is denied, and a subscriber to the events gets the alert.
 func alertOfADenial(t *testing.T, check, events *user) {
 	raised := events.hears(t, limits.EventAlertRaised)
 	events.flush(t)
@@ -377,7 +377,7 @@ func alertOfADenial(t *testing.T, check, events *user) {
 	}
 }
 
-// TestAWorkerThatMayNotServeDoesNotStart: it would say that it is ready, and nobody would be answered.
+// TestAWorkerThatMayNotServeDoesNotStart: otherwise it would log that it is ready, and answer nobody.
 func TestAWorkerThatMayNotServeDoesNotStart(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSConfig(t, `jetstream {}

@@ -32,7 +32,7 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestPoliciesAreReloaded runs a limiter on a file that changes, with SIGHUP and without.
+// TestPoliciesAreReloaded when the file changes, with SIGHUP and without.
 func TestPoliciesAreReloaded(t *testing.T) {
 	o := options(t)
 	o.Policies = writeFile(t, hashing(3))
@@ -130,7 +130,7 @@ func TestPoliciesThatDoNotStart(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsReadForEverDoesNotKeepTheStop stops while a file is being read, as from a network mount that hangs.
+// TestAFileThatIsReadForEverDoesNotKeepTheStop: the stop comes while a file is being read, as on a network mount that hangs.
 func TestAFileThatIsReadForEverDoesNotKeepTheStop(t *testing.T) {
 	path := writeFile(t, "first")
 	reading, release := make(chan struct{}, 10), make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAStoreThatRefusesToWorkIsNotReady: it answers a ping, and no decision is made with it.
+// TestAStoreThatRefusesToWorkIsNotReady: it answers pings, but all transactions fail.
 func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -49,7 +49,7 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 	}
 }
 
-// TestADamagedCounterIsNamed where somebody looks for it, with what mends it, and does.
+// TestADamagedCounterIsNamed in the log, with the command that repairs it, and the command works.
 func TestADamagedCounterIsNamed(t *testing.T) {
 	t.Parallel()
 	for what, damage := range map[string]string{"state": `state = '\x00ff'`, "spec": `spec = '{"algorithm":"none"}'`} {
@@ -98,7 +98,7 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 	}
 }
 
-// TestAStoreThatIsAwayFailsWithoutRequests: nobody asks, so only the scrape can find out.
+// TestAStoreThatIsAwayFailsWithoutRequests: no requests come, so only the scrape can find out.
 func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
 	t.Parallel()
 	server := testenv.PostgresServer(t).Migrated()
@@ -144,7 +144,7 @@ func get(t *testing.T, url string) (status int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// TestAStartThatIsEndedSaysSo ends one that waits for a server that is not there, and one that is about to open its file.
+// TestAStartThatIsEndedSaysSo interrupts a start that waits for a missing server, and one that is about to open its file.
 func TestAStartThatIsEndedSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Options{
@@ -165,7 +165,8 @@ func TestAStartThatIsEndedSaysSo(t *testing.T) {
 	}
 }
 
-// TestAStartThatWaitsAnswersHealthChecks: a start that waits for PostgreSQL or NATS lives, and says which of them it lacks.
+// TestAStartThatWaitsAnswersHealthChecks: while a start waits for PostgreSQL or NATS it is alive, and /readyz names the missing
+// server.
 func TestAStartThatWaitsAnswersHealthChecks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -202,7 +203,7 @@ func TestAStartThatWaitsAnswersHealthChecks(t *testing.T) {
 	}
 }
 
-// freeAddr is where nobody listens.
+// freeAddr returns an address on which nobody listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -213,7 +214,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestAnAlerterThatTakesNoEventsIsNotReady, though the store and NATS answer, and knows nothing of what waits.
+// TestAnAlerterThatTakesNoEventsIsNotReady, though the store and NATS answer, and has no metric of pending events.
 func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
 	t.Parallel()
 	const pending = "\nlimits_alert_events_pending "

@@ -18,7 +18,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// dbRoles is a database with the roles of deploy/roles.sql. Roles belong to the whole server, so the test has names of its
+// dbRoles is a database with the roles of deploy/roles.sql. Roles are shared by the whole server, so each test has names of its
 // own for them.
 type dbRoles struct {
 	url, suffix string
@@ -62,7 +62,7 @@ func (r *dbRoles) close(t *testing.T) {
 	_ = r.owner.Close(context.Background())
 }
 
-// as gives the URL of a role.
+// as returns the URL of a role.
 func (r *dbRoles) as(t *testing.T, role string) string {
 	t.Helper()
 	if _, err := r.owner.Exec(t.Context(), "ALTER ROLE "+role+r.suffix+" PASSWORD 'secret'"); err != nil {
@@ -127,7 +127,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 }
 
-// TestAStartWithoutRightsNamesThem: PostgreSQL can be reached without them, and every decision would be made without it.
+// TestAStartWithoutRightsNamesThem: otherwise the limiter would start, and make every decision without the store.
 func TestAStartWithoutRightsNamesThem(t *testing.T) {
 	t.Parallel()
 	db := grantRoles(t)
@@ -166,8 +166,8 @@ func TestAStartWithoutRightsNamesThem(t *testing.T) {
 	refused(Run, "limits_worker", "permission denied for table goose_db_version")
 }
 
-// runUntilDone runs a job, which may be running by its schedule at the moment, or take longer than an answer is waited for.
-// Nobody is told of its end, so it is asked again after a pause.
+// runUntilDone runs a job. The job may be running by its schedule, or take longer than the answer may, so it is run again after
+// a pause until it is done.
 func runUntilDone(t *testing.T, client *limits.Client, job string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -182,7 +182,7 @@ func runUntilDone(t *testing.T, client *limits.Client, job string) {
 	}
 }
 
-// TestRightsOfRoles holds what each role may do with each table. S is SELECT, I INSERT, U UPDATE, D DELETE, s SELECT of some
+// TestRightsOfRoles checks what each role may do with each table. S is SELECT, I INSERT, U UPDATE, D DELETE, s SELECT of some
 // columns.
 func TestRightsOfRoles(t *testing.T) {
 	t.Parallel()
@@ -232,7 +232,7 @@ func (r *dbRoles) rights(t *testing.T, role, table string) (rights string) {
 	return rights
 }
 
-// TestRolesCannotReadWhatTheyNeedNot tries it, with the role's own connection.
+// TestRolesCannotReadWhatTheyNeedNot tries it with a connection of the role.
 func TestRolesCannotReadWhatTheyNeedNot(t *testing.T) {
 	t.Parallel()
 	r := grantRoles(t)

@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// patience bounds every wait; it is long because a busy machine must not fail these tests.
+// patience bounds every wait. It is long, because a slow machine must not fail these tests.
 const patience = 60 * time.Second
 
-// options are those of a limiter that has everything inside, on free ports.
+// options returns options of a limiter that needs no servers, on free ports.
 func options(t *testing.T) Options {
 	return Options{
 		NATSListen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "data"), HTTPAddr: "127.0.0.1:0",
@@ -38,10 +38,10 @@ func options(t *testing.T) Options {
 	}
 }
 
-// watcher is a log that hands on the ready line, and whose lines can be waited for.
+// watcher is a log handler that sends the ready line, and whose lines can be waited for.
 type watcher struct {
 	ready chan map[string]string
-	// at is what the ready line said, for who waited for it.
+	// at has the attributes of the ready line, once a test has waited for it.
 	at    map[string]string
 	mu    sync.Mutex
 	lines strings.Builder
@@ -97,8 +97,8 @@ func (w *watcher) String() string {
 	return w.lines.String()
 }
 
-// TestRunLeavesNothingBehind holds that a limiter which was used and stopped leaves no goroutine: what embeds the
-// package may start another.
+// TestRunLeavesNothingBehind: a limiter that was used and stopped leaves no goroutine, because a program that embeds the package
+// may start another.
 func TestRunLeavesNothingBehind(t *testing.T) {
 	for name, set := range map[string]func(t *testing.T, o *Options){
 		"everything inside": func(*testing.T, *Options) {},
@@ -133,7 +133,7 @@ func runOnce(t *testing.T, o Options) {
 	}
 }
 
-// use asks for decisions until one is denied, so that there are events, and for what is read.
+// use sends requests of all kinds, until one is denied, so that there are events.
 func use(t *testing.T, natsURL, httpAddr string) {
 	t.Helper()
 	nc, err := nats.Connect(natsURL)
@@ -160,7 +160,7 @@ func use(t *testing.T, natsURL, httpAddr string) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	for _, path := range []string{"/readyz", "/metrics"} {
-		// The connection is kept open: the limiter has to close it.
+		// Keep the connection open, so that the limiter must close it.
 		resp, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://" + httpAddr + path)
 		if err != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
 			set(&o)
 			before := goleak.IgnoreCurrent()
 			log := newWatcher()
-			// Should it start after all, it ends.
+			// The timeout ends it if it starts after all.
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if err := Run(ctx, o, slog.New(log)); err == nil {
@@ -203,7 +203,7 @@ func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestAStartIsGivenUp holds that a limiter which waits for its server ends when told to, and leaves nothing.
+// TestAStartIsGivenUp: a limiter that waits for its server ends when its context does, and leaves nothing behind.
 func TestAStartIsGivenUp(t *testing.T) {
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -233,7 +233,8 @@ func TestAStartIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestAStartThatGaveUpSaysWhere: a server that hangs lets the last try run into the end of the start, which alone would say neither.
+// TestAStartThatGaveUpSaysWhere: if the server hangs, the last attempt ends with the start's deadline, whose error alone names
+// neither the address nor the setting.
 func TestAStartThatGaveUpSaysWhere(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, and nobody says anything
@@ -260,7 +261,8 @@ func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
 	}
 }
 
-// TestAServerOfOnesOwnLeavesNoneToListen: who sets both, as by a NATS_URL that was meant for the client verbs, is told which counts.
+// TestAServerOfOnesOwnLeavesNoneToListen: if NATS_URL and NATS_LISTEN are both set, the log says which counts. NATS_URL may have
+// been meant for the client verbs.
 func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -276,7 +278,7 @@ func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
 	}
 }
 
-// TestAnEmbeddedServerNeedsNoCredentials: what the environment has for other NATS servers neither fails nor ends a start.
+// TestAnEmbeddedServerNeedsNoCredentials: settings for other NATS servers in the environment do not fail a start.
 func TestAnEmbeddedServerNeedsNoCredentials(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(nil)

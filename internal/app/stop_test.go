@@ -15,7 +15,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAPartThatDoesNotEndHoldsUpNoStop: the others have their turn, and the error names it.
+// TestAPartThatDoesNotEndHoldsUpNoStop: the other parts are stopped, and the error names it.
 func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
 	})
 }
 
-// TestPartsThatAllHangHoldUpNoStopForLong: whoever stops the process kills it after 30 s, and would not be told what was lost.
+// TestPartsThatAllHangHoldUpNoStopForLong: a supervisor kills the process after 30 s, and what was lost must be logged by then.
 func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
 	})
 }
 
-// TestAPartThatIsWaitedForIsNamed: the file of SQLite is waited for as long as it takes, and PostgreSQL is not.
+// TestAPartThatIsWaitedForIsNamed: the stop waits for SQLite as long as it takes, but not for PostgreSQL.
 func TestAPartThatIsWaitedForIsNamed(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]string{"sqlite": "WARN still stopping", "postgres": "WARN the store was left open"} {
@@ -90,7 +90,7 @@ func TestAPartThatIsWaitedForIsNamed(t *testing.T) {
 	}
 }
 
-// hangingStore does not close before its end.
+// hangingStore closes only when end is closed.
 type hangingStore struct {
 	store
 	end chan struct{}
@@ -98,8 +98,8 @@ type hangingStore struct {
 
 func (s *hangingStore) Close() { <-s.end }
 
-// TestALimiterWhoseConnectionIsClosedForGoodEnds, so that whoever watches over it starts it anew: over websockets the server's errors come to
-// nats.go as they are, and it gives up at some.
+// TestALimiterWhoseConnectionIsClosedForGoodEnds, so that a supervisor restarts it: over websockets nats.go sees all errors of
+// the server, and gives up after some.
 func TestALimiterWhoseConnectionIsClosedForGoodEnds(t *testing.T) {
 	t.Parallel()
 	var of server.Options

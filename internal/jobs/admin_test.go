@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// TestWhatIsSaidOfAJob before its first run, in it, and behind it.
+// TestWhatIsSaidOfAJob before, during and after its first run.
 func TestWhatIsSaidOfAJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

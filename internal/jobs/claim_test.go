@@ -29,7 +29,7 @@ func (u *losingAnswers) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claime
 	return claimed, err
 }
 
-// TestAClaimWhoseAnswerWasLostIsDone: nobody else would do it, nor any run after it, until its lease is over.
+// TestAClaimWhoseAnswerWasLostIsDone: otherwise no replica would run the job until the lease is over.
 func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 	t.Parallel()
 	for _, every := range []string{"5s", "10s", "1m"} { // other times come before it is tried again, or do not
@@ -53,7 +53,7 @@ func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 	}
 }
 
-// TestAClaimWhoseAnswerCameTooLateIsLeft to its lease: its run could last longer than that, and overlap with the next.
+// TestAClaimWhoseAnswerCameTooLateIsLeft to its lease: its run could outlast the lease, and overlap with the next.
 func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
 	})
 }
 
-// outrun is a store in which another replica is first, once, which fails then.
+// outrun is a store in which another replica is first, once; then that replica fails.
 type outrun struct {
 	jobs.Store
 	other atomic.Bool
@@ -86,7 +86,7 @@ func (o *outrun) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, erro
 	return jobs.Claimed{}, errDown
 }
 
-// TestAClaimOfAnotherIsNotTakenForOnesOwn when the answer to one's own was lost.
+// TestAClaimOfAnotherIsNotTakenForOnesOwn when the answer to a claim was lost.
 func TestAClaimOfAnotherIsNotTakenForOnesOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAClaimOfAnotherIsNotTakenForOnesOwn(t *testing.T) {
 	})
 }
 
-// slow is a store that takes a second for a claim, and gives up when its context ends: then the claim is made, or not.
+// slow is a store that takes a second for a claim. If its context ends meanwhile, the claim may have succeeded or not.
 type slow struct{ jobs.Store }
 
 func (s *slow) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
@@ -111,7 +111,7 @@ func (s *slow) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error)
 	}
 }
 
-// TestAClaimIsNotCutShort by a stop, or by who asked for a run and has gone: it would count as running until its lease is over.
+// TestAClaimIsNotCutShort by a stop or by the end of a request: the run would count as running until its lease is over.
 func TestAClaimIsNotCutShort(t *testing.T) {
 	t.Parallel()
 	run := func(ctx context.Context) (string, error) { return "", ctx.Err() }
@@ -146,11 +146,11 @@ func TestAClaimIsNotCutShort(t *testing.T) {
 	})
 }
 
-// forgetful is a store that fails to keep the next ends of runs.
+// forgetful is a store that fails to store the next ends of runs.
 type forgetful struct {
 	jobs.Store
 	fails atomic.Int32
-	// does says that it keeps them all the same.
+	// does says that it stores them all the same.
 	does bool
 }
 
@@ -164,7 +164,7 @@ func (f *forgetful) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
 	return false, errDown
 }
 
-// TestAnEndIsKeptWithPatience: until its lease is over the job would be skipped.
+// TestAnEndIsKeptWithPatience: otherwise the job would be skipped until the lease is over.
 func TestAnEndIsKeptWithPatience(t *testing.T) {
 	t.Parallel()
 	for _, does := range []bool{false, true} {
@@ -195,7 +195,7 @@ func TestAnEndIsKeptWithPatience(t *testing.T) {
 	}
 }
 
-// late is a store that keeps an end only when its lease is over, and another replica has the job.
+// late is a store that stores an end only after the lease is over and another replica runs the job.
 type late struct{ jobs.Store }
 
 func (l *late) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
@@ -205,7 +205,7 @@ func (l *late) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
 	return l.Store.FinishRun(ctx, r)
 }
 
-// TestAnEndThatCameTooLateIsTold, as of a machine that slept: the run counts as lost, and stays so.
+// TestAnEndThatCameTooLateIsTold, as on a machine that slept: the run counts as lost, and stays so.
 func TestAnEndThatCameTooLateIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

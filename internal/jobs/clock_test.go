@@ -13,8 +13,8 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// TestClockChangesAndMonths runs three replicas, whose clocks show the time of Berlin, over changes of the clock and ends of
-// months: each run once, at its time in UTC.
+// TestClockChangesAndMonths runs three replicas in the time zone of Berlin over changes of the clock and ends of months. Each
+// job must run once, at its time in UTC.
 func TestClockChangesAndMonths(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -35,13 +35,13 @@ func TestClockChangesAndMonths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What was missed before the start is made up for at once.
+			// A run that was missed before the start happens at once.
 			equal(t, c.schedule, runsOfThree(t, c.schedule, from, c.lasts), c.want)
 		})
 	}
 }
 
-// runsOfThree gives when any of three replicas ran the job.
+// runsOfThree returns the times at which any of three replicas ran the job.
 func runsOfThree(t *testing.T, schedule string, from time.Time, lasts time.Duration) (times []string) {
 	t.Helper()
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -73,8 +73,8 @@ func runsOfThree(t *testing.T, schedule string, from time.Time, lasts time.Durat
 	return times
 }
 
-// TestClockThatWasAhead corrects a clock that was ahead, while the runner goes on or between two of them: the job runs at its
-// times again, and no time has two runs.
+// TestClockThatWasAhead sets back a clock that was ahead, while a runner runs or between two runners. Then the job must run at
+// its times again, and no time may have two runs.
 func TestClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	const years, little = 10 * 365 * 24 * time.Hour, 90 * time.Second
@@ -86,9 +86,9 @@ func TestClockThatWasAhead(t *testing.T) {
 	}{
 		// Two runs while the clock was ahead and one a minute in the hour after that.
 		{"by years, and the program restarts", years, true, 62},
-		// The same, but for the minute at which it wakes up and finds out.
+		// The same, except the minute in which it wakes up and notices.
 		{"by years, and the program goes on", years, false, 61},
-		// Two of the three runs while it was ahead are of the hour after that.
+		// Two of the three runs while it was ahead are within the hour after it was set back.
 		{"by a little, and the program goes on", little, false, 61},
 		{"by a little, and the program restarts", little, true, 61},
 	} {
@@ -126,8 +126,8 @@ func TestClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// TestARunOfAClockThatWasAheadIsNotTheLast: what is missed after it is made up for, what fails is tried again, and the last run is one that
-// was.
+// TestARunOfAClockThatWasAheadIsNotTheLast: missed times after it are made up for, a failed run is repeated, and the last run is
+// a real one.
 func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from midnight on
@@ -176,8 +176,8 @@ func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
 	})
 }
 
-// TestAClockThatIsSetForward has a job whose time comes sooner than the runner's timers know: they go on as they were when a clock is
-// set, and stand still while a machine sleeps.
+// TestAClockThatIsSetForward: the job's time comes sooner than the runner's timers fire, because timers do not follow when the
+// clock is set, and stop while the machine sleeps.
 func TestAClockThatIsSetForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,16 +16,16 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// patience bounds every wait; it is long because a busy machine must not fail these tests.
+// patience bounds every wait. It is long, because a slow machine must not fail these tests.
 const patience = 60 * time.Second
 
-// notes is a log and an observer, which keeps what it is told.
+// notes is a log handler and an observer that records everything.
 type notes struct {
 	slog.Handler
 	mu    sync.Mutex
 	lines []string
 	ends  []string
-	// told hands on every line; nobody has to take it.
+	// told receives every line, unless it is full.
 	told chan string
 }
 
@@ -97,7 +97,7 @@ func closeRunner(t *testing.T, r *jobs.Runner) {
 	}
 }
 
-// history gives the runs of a job as words, the first first.
+// history describes the runs of a job, the first first.
 func history(t *testing.T, s jobs.Store, job string) (all []string) {
 	t.Helper()
 	runs, err := s.Runs(t.Context(), jobs.Filter{Job: job, Max: 100})

@@ -36,7 +36,7 @@ func TestRunsAtItsTimes(t *testing.T) {
 		equal(t, "runs", took, []string{"0s", "1m0s", "2m0s"})
 		equal(t, "history", history(t, s, "j"), []string{"00:00:00 done run 1", "00:01:00 done run 2", "00:02:00 done run 3"})
 
-		// What was missed while no replica was up is made up for, once.
+		// Times that were missed while no replica was up are made up for by one run.
 		r = runner(t, s, n, "b", jobs.Job{Name: "j", Schedule: "@every 1m", Run: func(context.Context) (string, error) { return "late", nil }})
 		synctest.Wait()
 		equal(t, "history", history(t, s, "j")[3:], []string{"00:12:00 done late"})
@@ -129,7 +129,7 @@ func (b *brittle) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	return b.Store.Runs(ctx, f)
 }
 
-// TestAnOutageOfTheStoreIsToldOnce has one before the first run and one later.
+// TestAnOutageOfTheStoreIsToldOnce: one outage is before the first run, and one later.
 func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForTheStore that has been away since before the first run, or went away behind it.
+// TestAStopDoesNotWaitForTheStore if it failed before the first run, or after it.
 func TestAStopDoesNotWaitForTheStore(t *testing.T) {
 	t.Parallel()
 	for _, since := range []time.Duration{0, time.Second} {
@@ -200,7 +200,7 @@ func TestTimeout(t *testing.T) {
 		equal(t, "stuck", history(t, s, "stuck"), []string{"00:00:00 running"})
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		// It does not run twice at the same time on one replica, and once when it is late.
+		// Runs do not overlap on one replica, and times that passed meanwhile are made up for by one run.
 		equal(t, "stuck", history(t, s, "stuck"), []string{"00:00:00 timeout : it does not return, though its context ended"})
 		close(stuck)
 		synctest.Wait()
@@ -234,7 +234,7 @@ func TestCloseCancelsAndWaits(t *testing.T) {
 	})
 }
 
-// TestCloseLeavesAJobThatDoesNotReturn when there is no more time for it.
+// TestCloseLeavesAJobThatDoesNotReturn when its context ends.
 func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 	})
 }
 
-// TestADeadReplicaIsSeenSoon has a job that is not due for a day, and one that is each minute.
+// TestADeadReplicaIsSeenSoon: one job is not due for a day, but another one each minute finds the lost run.
 func TestADeadReplicaIsSeenSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,13 +295,13 @@ func TestADeadReplicaIsSeenSoon(t *testing.T) {
 	})
 }
 
-// hourly is a job whose next run does not make up for one that is not done.
+// hourly is a job with a Repeat, whose next scheduled run does not make up for a failed one.
 func hourly(run func() (string, error)) jobs.Job {
 	return jobs.Job{Name: "hourly", Schedule: "3 * * * *", Repeat: "13-53/10 * * * *", Jitter: time.Minute, Timeout: time.Minute,
 		Run: func(context.Context) (string, error) { return run() }}
 }
 
-// TestWhatIsNotDoneIsRepeated has three replicas and a job that fails for a while of one hour.
+// TestWhatIsNotDoneIsRepeated: three replicas have a job that fails for a part of an hour.
 func TestWhatIsNotDoneIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -317,7 +317,7 @@ func TestWhatIsNotDoneIsRepeated(t *testing.T) {
 		}
 		time.Sleep(70 * time.Minute)
 		synctest.Wait()
-		// What was missed before the start is made up for, and what is done is not repeated.
+		// The time missed before the start is made up for, and a run that is done is not repeated.
 		equal(t, "the first hour", history(t, s, "hourly"), []string{"23:03:00 done", "00:03:00 done", "01:03:00 failed : lock timeout"})
 		r := runner(t, s, n, "d", hourly(run))
 		all, err := r.Jobs(t.Context())
@@ -333,7 +333,7 @@ func TestWhatIsNotDoneIsRepeated(t *testing.T) {
 	})
 }
 
-// TestWhatIsLostIsRepeated has a replica that dies in the run, and another that comes up later.
+// TestWhatIsLostIsRepeated: a replica dies during the run, and another starts later.
 func TestWhatIsLostIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -346,13 +346,13 @@ func TestWhatIsLostIsRepeated(t *testing.T) {
 		runner(t, s, n, "a", hourly(func() (string, error) { return "alive", nil }))
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
-		// The one that goes on is left alone at 00:23 and 00:33, until its lease is over.
+		// At 00:23 and 00:33 the run counts as running, until its lease is over.
 		equal(t, "history", history(t, s, "hourly"), []string{"00:03:00 lost", "00:43:00 done alive"})
 		equal(t, "observed", n.ended(), []string{"hourly lost", "hourly done 0s"})
 	})
 }
 
-// TestTheNextRunIsTheSooner of what is due and what is repeated.
+// TestTheNextRunIsTheSooner of the next time of Schedule and that of Repeat.
 func TestTheNextRunIsTheSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,12 +373,12 @@ func TestTheNextRunIsTheSooner(t *testing.T) {
 	})
 }
 
-// TestEachRunOnce holds that of three replicas on one database one does the run, and the others see that.
+// TestEachRunOnce: of three replicas on one database one does the run, and the others see that.
 func TestEachRunOnce(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	ran := make(chan string, 100)
-	// Its last time was in some February, so it is late at the start and not due again.
+	// Its last time was in February, so it is late at the start, and not due again during the test.
 	job := jobs.Job{Name: "j", Schedule: "0 0 29 2 *"}
 	n, runners := newNotes(), make([]*jobs.Runner, 3)
 	for i := range runners {
@@ -395,7 +395,7 @@ func TestEachRunOnce(t *testing.T) {
 	for _, r := range runners {
 		r.Start()
 	}
-	// One whose first look comes behind the run sees that the job is not late, and says nothing.
+	// A replica that first reads the store after the run sees that the job is not late, and logs nothing.
 	await(t, n, "job ended")
 	for _, r := range runners {
 		closeRunner(t, r)

@@ -151,7 +151,7 @@ func TestNATSServerKeepsItsStreamThroughAKill(t *testing.T) {
 	}
 }
 
-// A process that is killed has no cleanup: its servers have to notice.
+// A killed process runs no cleanup, so its servers must notice its end.
 func TestServersDieWithAKilledTestProcess(t *testing.T) {
 	const holding = "LIMITS_TESTENV_HOLD"
 	if os.Getenv(holding) != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// browse opens the page and gives its text: cells with one space between, one line for each row.
+// browse returns the text of the page: cells separated by one space, one line for each row.
 func browse(t *testing.T, d *dashboard) string {
 	t.Helper()
 	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
@@ -72,7 +72,7 @@ func TestTheDashboardTellsWhatWasAnsweredAndHowFast(t *testing.T) {
 				t.Errorf("no %q in %s", want, page)
 			}
 		}
-		// What was before the last minute no longer counts as of now.
+		// Rates do not include what happened before the last minute.
 		time.Sleep(2 * time.Minute)
 		browse(t, d)
 		time.Sleep(5 * time.Second)
@@ -118,7 +118,7 @@ func TestTheDashboardSaysWhatToLookAtFirst(t *testing.T) {
 	}
 }
 
-// TestTheDashboardLooksOnceASecond, however many people look at it: a snapshot asks the store.
+// TestTheDashboardLooksOnceASecond, however many people load the page: a snapshot calls the store.
 func TestTheDashboardLooksOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestTheDashboardLooksOnceASecond(t *testing.T) {
 	})
 }
 
-// TestManyLookWhileTheStoreHangs: nobody waits for the others, and one that has gone holds up nobody.
+// TestManyLookWhileTheStoreHangs: requests share one snapshot, and a client that has gone holds up none of the others.
 func TestManyLookWhileTheStoreHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestManyLookWhileTheStoreHangs(t *testing.T) {
 	})
 }
 
-// TestTheDashboardHasEveryMetric, and points at those that docs/operations.md says to alert on.
+// TestTheDashboardHasEveryMetric, and highlights those on which docs/operations.md recommends to alert.
 func TestTheDashboardHasEveryMetric(t *testing.T) {
 	t.Parallel()
 	for name := range registered().seen {
@@ -200,7 +200,7 @@ func TestNumbersAreWordedForPeople(t *testing.T) {
 	}
 }
 
-// TestTheDashboardSaysThatTheMetricsCannotBeRead: an empty page would say that there is nothing.
+// TestTheDashboardSaysThatTheMetricsCannotBeRead, instead of an empty page.
 func TestTheDashboardSaysThatTheMetricsCannotBeRead(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// names gathers what is registered, also metrics that have no value yet.
+// names returns the names of all registered metrics, including those without a value yet.
 type names struct {
 	prometheus.Registerer
 	seen map[string]bool
@@ -32,7 +32,7 @@ func (n *names) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// registered are the metrics of a worker: every method Watch and Set of Metrics is called, with nothing to watch.
+// registered registers the metrics of a worker: it calls every method of Metrics that begins with Watch or Set.
 func registered() *names {
 	n := &names{prometheus.NewRegistry(), map[string]bool{}}
 	m := reflect.ValueOf(NewMetrics(n))
@@ -50,7 +50,7 @@ func registered() *names {
 	return n
 }
 
-// TestEveryMetricIsDocumented holds docs/operations.md to the metrics, in both directions.
+// TestEveryMetricIsDocumented compares docs/operations.md with the metrics, in both directions.
 func TestEveryMetricIsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/operations.md")

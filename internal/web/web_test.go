@@ -119,8 +119,8 @@ func TestReadyTellsReasons(t *testing.T) {
 	}
 }
 
-// TestReadinessIsCheckedOnceAtATime holds a check until all who ask wait for one: each check takes a connection to the store, and
-// whoever reaches the port may ask. One that asks later is told of a check of its own.
+// TestReadinessIsCheckedOnceAtATime: concurrent requests share one check, because each check takes a connection to the store, and
+// anyone who reaches the port may ask. A later request gets a check of its own.
 func TestReadinessIsCheckedOnceAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestSampleIsReadRarely(t *testing.T) {
 	})
 }
 
-// TestAStoreThatHangsFails, and the scrape goes on.
+// TestAStoreThatHangsFails: the metric says so, and the scrape is not held up.
 func TestAStoreThatHangsFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg, hangs := prometheus.NewRegistry(), true

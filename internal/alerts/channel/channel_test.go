@@ -20,7 +20,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestMain has the tests run an hour east of Greenwich: at UTC, times that are told in the zone of the machine would seem right.
+// TestMain runs the tests in a zone an hour east of Greenwich. In UTC, times in the zone of the machine would seem right.
 func TestMain(m *testing.M) {
 	time.Local = time.FixedZone("CET", 3600)
 	os.Exit(m.Run())
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // patience bounds every wait; it is long because a busy machine must not fail these tests.
 const patience = 60 * time.Second
 
-// secret stands in the path of every URL; no error may tell it.
+// secret is in the path of every URL. No error may contain it.
 const secret = "T0Secret9"
 
 // config allows loopback, where the receivers of these tests are.
@@ -59,7 +59,7 @@ func send(t *testing.T, cfg Config, spec *alerts.ChannelSpec) error {
 	return made(t, cfg, spec).Send(t.Context(), message())
 }
 
-// made is a channel of a maker that is closed when the test ends.
+// made makes a channel by a maker that is closed when the test ends.
 func made(t *testing.T, cfg Config, spec *alerts.ChannelSpec) alerts.Channel {
 	t.Helper()
 	m, err := NewMaker(cfg)
@@ -90,20 +90,20 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// received is a request that came.
+// received is a received request.
 type received struct {
 	header http.Header
 	body   []byte
 }
 
-// receiver is an HTTP server that keeps what it gets.
+// receiver is an HTTP server that records the requests.
 type receiver struct {
 	*httptest.Server
 	mu   sync.Mutex
 	seen []received
 }
 
-// receive starts one; without a handler it answers 200.
+// receive starts a receiver. Without a handler it answers 200.
 func receive(t *testing.T, answer http.HandlerFunc) *receiver {
 	t.Helper()
 	r := &receiver{}
@@ -201,7 +201,7 @@ func TestFingerprintIsOfTheTarget(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotSetHasADefault, and what is required is asked for.
+// TestWhatIsNotSetHasADefault, and a missing required setting is an error.
 func TestWhatIsNotSetHasADefault(t *testing.T) {
 	t.Parallel()
 	if _, err := NewMaker(Config{}); err == nil || !strings.Contains(err.Error(), "Logger is missing") {
@@ -218,7 +218,7 @@ func TestWhatIsNotSetHasADefault(t *testing.T) {
 	}
 }
 
-// TestCloseEndsConnections that no try is using: a maker is replaced with the rules.
+// TestCloseEndsConnections that no attempt is using.
 func TestCloseEndsConnections(t *testing.T) {
 	t.Parallel()
 	closed := make(chan struct{}, 1)
@@ -281,7 +281,7 @@ func TestSlackTextIsTextAlone(t *testing.T) {
 	}
 }
 
-// TestSlackTextMentionsNobody: Mattermost leaves out . - : and _ behind a word before it looks whom it means.
+// TestSlackTextMentionsNobody: Mattermost strips . - : and _ after a word before it looks the name up.
 func TestSlackTextMentionsNobody(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"@all_", "@here_", "@channel__", "@Everyone_.", "@here-", "(@here)", "x:@here", "@@all", "@ann", "@übel", "a@Everyone",
@@ -350,7 +350,7 @@ func TestLogWritesALineBySeverity(t *testing.T) {
 			line["at"] != time.UnixMilli(m.Time).UTC().Format(time.RFC3339Nano) {
 			t.Errorf("severity %s: %v", test.severity, line)
 		}
-		// Readers of JSON keep one of two keys of the same name: which one, nobody knows.
+		// Which of two keys of the same name a JSON parser keeps is not defined.
 		if n := strings.Count(out.String(), `"time":`); n != 1 {
 			t.Errorf("%d keys named time: %s", n, out.String())
 		}

@@ -56,7 +56,8 @@ func TestGuardAllowsRanges(t *testing.T) {
 	}
 }
 
-// TestRefusedKnowsWhatANameNeedNotBeLookedUpFor, and leaves other names to the moment of the connect.
+// TestRefusedKnowsWhatANameNeedNotBeLookedUpFor: CheckTarget checks addresses and localhost; other names are checked when the
+// connection is made.
 func TestRefusedKnowsWhatANameNeedNotBeLookedUpFor(t *testing.T) {
 	t.Parallel()
 	loopback6 := netip.MustParsePrefix("::1/128")
@@ -86,7 +87,7 @@ func TestRefusedKnowsWhatANameNeedNotBeLookedUpFor(t *testing.T) {
 	}
 }
 
-// names is a DNS server on loopback that answers every question with what next gives.
+// names is a DNS server on loopback that answers every question with the address that next returns.
 func names(t *testing.T, next func() netip.Addr) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -109,7 +110,7 @@ func names(t *testing.T, next func() netip.Addr) *net.Resolver {
 	}}
 }
 
-// answer writes a DNS answer (RFC 1035) to a question for A or AAAA; the other kind gets none.
+// answer makes a DNS answer (RFC 1035) to a question for A or AAAA. A question for the other kind gets no record.
 func answer(question []byte, next func() netip.Addr) []byte {
 	end := 12
 	for question[end] != 0 {
@@ -130,13 +131,13 @@ func answer(question []byte, next func() netip.Addr) []byte {
 	return append(out, addr.AsSlice()...)
 }
 
-// TestAServerOfNamesThatIsSilent leaves time for the next one, and for the connection: the resolver waits for it for 5 s.
+// TestAServerOfNamesThatIsSilent leaves time for the next server and for the connection: the resolver waits for it for 5 s.
 func TestAServerOfNamesThatIsSilent(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	_, port, _ := net.SplitHostPort(r.Listener.Addr().String())
 	loopback := func() netip.Addr { return netip.MustParseAddr("127.0.0.1") }
-	// What package net reads once for all lookups must not be of the bubble, where other tests could not use it.
+	// Package net initializes some state at the first lookup. That must happen outside the bubble, or other tests could not use it.
 	if _, err := names(t, loopback).LookupHost(t.Context(), "hook.example"); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +188,7 @@ func TestNamesOfPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// TestRebindingIsOfNoUse has a name that is public when first asked and private ever after.
+// TestRebindingIsOfNoUse has a name with a public address at the first lookup, and a private one after that.
 func TestRebindingIsOfNoUse(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
@@ -210,7 +211,7 @@ func TestRebindingIsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestAnAddressOfIPv6IsConnectedTo, or it would not be refused.
+// TestAnAddressOfIPv6IsConnectedTo: otherwise the tests that IPv6 addresses are refused would show nothing.
 func TestAnAddressOfIPv6IsConnectedTo(t *testing.T) {
 	t.Parallel()
 	const addr = "[2001:db8::25]:587"

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// pipes is a listener whose connections are in memory, so that their time is that of the test.
+// pipes is a listener whose connections are in memory, so that they follow the test's clock.
 type pipes struct {
 	accepted chan net.Conn
 	closed   context.Context
@@ -38,7 +38,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.close(); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// mortal is a connection that can die without a word: what is written goes nowhere.
+// mortal is a connection that can die silently: what is written is dropped.
 type mortal struct {
 	net.Conn
 	dead atomic.Bool
@@ -51,7 +51,7 @@ func (m *mortal) Write(p []byte) (int, error) {
 	return m.Conn.Write(p)
 }
 
-// TestAConnectionThatDiedIsGivenUp: the try that finds it dead fails, and the next one has another.
+// TestAConnectionThatDiedIsGivenUp: the attempt that finds it dead fails, and the next one uses another connection.
 func TestAConnectionThatDiedIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

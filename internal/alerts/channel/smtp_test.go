@@ -22,8 +22,8 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// mailServer speaks enough of SMTP (RFC 5321) for these tests, with what answers says instead of its own, by the beginning of
-// a command; "" is the greeting.
+// mailServer speaks enough SMTP (RFC 5321) for these tests. answers overrides its answers by the beginning of a command; "" is
+// the greeting.
 type mailServer struct {
 	net.Listener
 	config   *tls.Config
@@ -38,7 +38,7 @@ type mailServer struct {
 	letters  []string
 }
 
-// serveMail starts one; mode is what TLS the server wants.
+// serveMail starts a mail server; mode is the TLS that it wants.
 func serveMail(t *testing.T, mode string, answers map[string]string) *mailServer {
 	t.Helper()
 	certified := httptest.NewUnstartedServer(nil)
@@ -139,7 +139,7 @@ func (s *mailServer) converse(conn net.Conn, secure bool) {
 	}
 }
 
-// login takes user and password of either mechanism.
+// login reads user and password of either mechanism.
 func (s *mailServer) login(text *textproto.Conn, line string) string {
 	decode := func(words string) string {
 		plain, _ := base64.StdEncoding.DecodeString(words)
@@ -220,7 +220,7 @@ func TestMailArrivesWhole(t *testing.T) {
 	}
 }
 
-// TestMailSubjectsAreReadAsTheyWere: callers choose their names, and a reader decodes what looks like an encoded word.
+// TestMailSubjectsAreReadAsTheyWere: users choose their names, and a mail reader decodes what looks like an encoded word.
 func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
 	t.Parallel()
 	s := serveMail(t, "none", nil)
@@ -382,7 +382,7 @@ func TestMailServerThatIsSilent(t *testing.T) {
 	}
 }
 
-// TestMailServerThatIsSilentAtTheEnd has the mail: it does not hold up the others that wait.
+// TestMailServerThatIsSilentAtTheEnd has accepted the mail, so it must not hold up other deliveries.
 func TestMailServerThatIsSilentAtTheEnd(t *testing.T) {
 	t.Parallel()
 	s := serveMail(t, "tls", nil)
@@ -419,7 +419,7 @@ func TestMessageIDsAreOneWord(t *testing.T) {
 	}
 }
 
-// decoded gives a mail's text.
+// decoded returns the text of a mail.
 func decoded(t *testing.T, m *mail.Message) string {
 	t.Helper()
 	if encoding := m.Header.Get("Content-Transfer-Encoding"); encoding != "quoted-printable" {

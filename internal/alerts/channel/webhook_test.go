@@ -194,7 +194,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// TestTargetsThatStall all hold the connection; the try ends by itself.
+// TestTargetsThatStall: targets that hold the connection in different ways; the attempt ends by its own timeout.
 func TestTargetsThatStall(t *testing.T) {
 	t.Parallel()
 	listen := func(speak func(net.Conn)) string {
@@ -252,7 +252,7 @@ func TestTargetsThatStall(t *testing.T) {
 	}
 }
 
-// TestSwitchingProtocolsIsAFailure: net/http hands over the connection as the body, which has no end while the target holds it.
+// TestSwitchingProtocolsIsAFailure: net/http returns the connection as the body, whose end never comes while the target holds it.
 func TestSwitchingProtocolsIsAFailure(t *testing.T) {
 	t.Parallel()
 	closed := make(chan error, 1)
@@ -291,7 +291,7 @@ func TestClosedPort(t *testing.T) {
 	wantError(t, send(t, config(t), hook(r.URL)), "post to 127.0.0.1", "refused")
 }
 
-// TestAnEchoTellsNoSecret: net/http quotes what it cannot read, and the answer may repeat the URL.
+// TestAnEchoTellsNoSecret: net/http quotes an answer that it cannot parse, and the answer may contain the URL.
 func TestAnEchoTellsNoSecret(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{
@@ -306,7 +306,7 @@ func TestAnEchoTellsNoSecret(t *testing.T) {
 	}
 }
 
-// answers is a target that answers each request with a text, in which %s stands for the path, and closes the connection.
+// answers is a target that answers each request with a text, in which %s is replaced by the path, and closes the connection.
 func answers(t *testing.T, answer string) string {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -329,7 +329,7 @@ func answers(t *testing.T, answer string) string {
 	return "http://" + l.Addr().String()
 }
 
-// TestWhatFailsOnTheWayIsTold: without it nobody could mend the channel.
+// TestWhatFailsOnTheWayIsTold: without the reason nobody could repair the channel.
 func TestWhatFailsOnTheWayIsTold(t *testing.T) {
 	t.Parallel()
 	wantError(t, send(t, config(t), hook(answers(t, ""))), "EOF")

@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestWhatATargetThatStaysAwayLeavesEndsByAge: it is tried so seldom that most of what waits for it never is.
+// TestWhatATargetThatStaysAwayLeavesEndsByAge: it is tried so seldom that most waiting deliveries never are.
 func TestWhatATargetThatStaysAwayLeavesEndsByAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestWhatATargetThatStaysAwayLeavesEndsByAge(t *testing.T) {
 	})
 }
 
-// TestWhatIsTriedDoesNotEndByAge meanwhile: it may be sent.
+// TestWhatIsTriedDoesNotEndByAge while the attempt is in flight: it may succeed.
 func TestWhatIsTriedDoesNotEndByAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestWhatIsTriedDoesNotEndByAge(t *testing.T) {
 	})
 }
 
-// TestWhatAClockMadeThatWasAheadIsSent, all of it, and none while it may be under way.
+// TestWhatAClockMadeThatWasAheadIsSent: all such deliveries are sent, and none while an attempt may be in flight.
 func TestWhatAClockMadeThatWasAheadIsSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ type target func(ctx context.Context, m *alerts.Message) error
 
 func (f target) Send(ctx context.Context, m *alerts.Message) error { return f(ctx, m) }
 
-// tries keeps when each message was tried.
+// tries records when each message was tried.
 type tries struct {
 	mu sync.Mutex
 	at map[string][]time.Time
@@ -80,7 +80,7 @@ func (c *counts) want(t *testing.T, want map[string]int) {
 	}
 }
 
-// channels may be swapped while a sender runs.
+// channels are channels that can be replaced while a sender runs.
 type channels struct {
 	atomic.Pointer[[]deliver.Named]
 }
@@ -92,7 +92,7 @@ func named(name, at string, f target) deliver.Named {
 	return deliver.Named{Name: name, Target: at, Channel: f}
 }
 
-// bench is a sender in a bubble.
+// bench is a sender in a synctest bubble.
 type bench struct {
 	*deliver.Sender
 	outbox   *memory
@@ -101,7 +101,7 @@ type bench struct {
 	stop     func()
 }
 
-// start runs a sender; the test ends it, if stop was not called.
+// start runs a sender until the test ends, or stop is called.
 func start(t *testing.T, outbox *memory, all ...deliver.Named) *bench {
 	t.Helper()
 	b := &bench{outbox: outbox}
@@ -123,7 +123,7 @@ func start(t *testing.T, outbox *memory, all ...deliver.Named) *bench {
 	return b
 }
 
-// rest lets a time pass in the bubble, and then all that is due in it.
+// rest lets time pass in the bubble, and waits for everything that is due by then.
 func rest(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

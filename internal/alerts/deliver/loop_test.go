@@ -14,7 +14,7 @@ type refusing struct{}
 
 func (refusing) Send(context.Context, *alerts.Message) error { return errors.New("refused") }
 
-// TestACircuitMayOpenWhileItsLoopLooksForRoom: the circuit tells of that under its own lock, and asks the loop why.
+// TestACircuitMayOpenWhileItsLoopLooksForRoom: the breaker calls OnStateChange under its own lock, which takes the loop's.
 func TestACircuitMayOpenWhileItsLoopLooksForRoom(t *testing.T) {
 	t.Parallel()
 	s, err := NewSender(Config{

@@ -16,7 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts/deliver"
 )
 
-// away is an outbox whose store may not answer.
+// away is an outbox that can be made to fail.
 type away struct {
 	*memory
 	gone atomic.Bool
@@ -59,7 +59,7 @@ func (a *away) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(
 	return a.memory.EndDeliveries(ctx, o, reason)
 }
 
-// logged gives what the sender of these channels logs meanwhile.
+// logged returns what a sender with these channels logs while meanwhile runs.
 func logged(t *testing.T, o deliver.Outbox, all []deliver.Named, meanwhile func()) string {
 	t.Helper()
 	var lines strings.Builder
@@ -77,7 +77,7 @@ func logged(t *testing.T, o deliver.Outbox, all []deliver.Named, meanwhile func(
 	return lines.String()
 }
 
-// TestAStoreThatIsAwayIsLoggedOnce: every channel asks each second, and an outage may last.
+// TestAStoreThatIsAwayIsLoggedOnce: every channel calls the store each second, and an outage may last.
 func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// TestAChannelThatFailsIsLoggedWithItsReason, by which somebody can mend it, and when it works again.
+// TestAChannelThatFailsIsLoggedWithItsReason, which is needed to repair it, and again when it works.
 func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 	})
 }
 
-// TestTheFirstFailureOfAChannelIsLogged, whatever becomes of it: the next try may be minutes away, and the fifth a quarter of an hour.
+// TestTheFirstFailureOfAChannelIsLogged at once: the next attempt may be minutes away, and the fifth a quarter of an hour.
 func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,8 @@ func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
 	})
 }
 
-// TestChannelsThatAreNoMoreAreNamed in the log, of many the first ones: their metric has no names, which could be any.
+// TestChannelsThatAreNoMoreAreNamed in the log, the first ones if they are many: their metric has no names, whose number has no
+// bound.
 func TestChannelsThatAreNoMoreAreNamed(t *testing.T) {
 	t.Parallel()
 	for channels, want := range map[int]string{

@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// memory is an outbox in memory, which keeps what [alerts.Store] promises of deliveries, so that time can be that of a bubble.
-// What real stores do is the shared suite's to hold.
+// memory is an outbox in memory with the semantics of [alerts.Store], for tests in a synctest bubble. The conformance suite
+// tests real stores.
 type memory struct {
 	mu       sync.Mutex
 	all      map[string]*alerts.Delivery
@@ -38,7 +38,7 @@ func (o *memory) add(channel string, ids ...string) {
 	}
 }
 
-// grow lets all that is in it be older.
+// grow makes all deliveries older.
 func (o *memory) grow(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,7 +68,7 @@ func (o *memory) count(state alerts.DeliveryState) (n int) {
 	return n
 }
 
-// questions is how often it was asked for due deliveries.
+// questions returns how often due deliveries were claimed.
 func (o *memory) questions() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -177,7 +177,7 @@ func (o *memory) DisabledChannels(context.Context) (all []alerts.Disabled, _ err
 	return all, nil
 }
 
-// replay lets a dead letter wait again.
+// replay makes a dead letter wait again.
 func (o *memory) replay(t *testing.T, id string) {
 	t.Helper()
 	o.mu.Lock()

@@ -52,7 +52,7 @@ func TestRetryAfterHoldsTheWholeChannel(t *testing.T) {
 	})
 }
 
-// TestAPauseIsShownAndCanBeEnded: without that a channel that is paused looks like one that is in use.
+// TestAPauseIsShownAndCanBeEnded: otherwise a paused channel would look like one in use.
 func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 	})
 }
 
-// TestATargetWithALimitGetsAll takes one a second, as a chat does, and asks all others to come again.
+// TestATargetWithALimitGetsAll: the target accepts one message a second, as a chat does, and refuses the others with Retry-After.
 func TestATargetWithALimitGetsAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,8 +210,8 @@ func TestGoneDisablesUntilThereIsAnotherTarget(t *testing.T) {
 	})
 }
 
-// TestReplayEnables has another process enable the channel a moment before this one, which does not know yet, finds what was
-// replayed.
+// TestReplayEnables: another process enables the channel a moment before this one, which does not know that yet, claims the
+// replayed delivery.
 func TestReplayEnables(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestBreakerLeavesAFailingTargetAlone(t *testing.T) {
 	})
 }
 
-// slowToTell is an outbox whose answer is held while hold is set.
+// slowToTell is an outbox that delays its answer while hold is set.
 type slowToTell struct {
 	*memory
 	hold chan struct{}
@@ -292,7 +292,7 @@ func (o *slowToTell) DueDeliveries(ctx context.Context, channel string, max int,
 	return o.memory.DueDeliveries(ctx, channel, max, lease)
 }
 
-// took is an observer that keeps how long tries of an outcome took.
+// took is an observer that records how long attempts with an outcome took.
 type took struct {
 	outcome string
 	all     []time.Duration
@@ -304,8 +304,8 @@ func (o *took) DeliveryTried(_, outcome string, took time.Duration) {
 	}
 }
 
-// TestWhatAnOpenCircuitPutsOffTookNoTime has the circuit open while the store is asked for more: those are claimed, and not sent.
-// The clock goes on with each look at it.
+// TestWhatAnOpenCircuitPutsOffTookNoTime: the circuit opens while more deliveries are being claimed, so they are not sent. The
+// clock advances with each call.
 func TestWhatAnOpenCircuitPutsOffTookNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -144,7 +144,7 @@ func TestWideChannelClaimsMany(t *testing.T) {
 		for i := range 400 {
 			o.add("wide", fmt.Sprint("wide", i))
 		}
-		// No two end at the same time: with a claim for each that ends there would be 400.
+		// No two attempts end at the same time. If each end caused a claim, there would be 400.
 		wide := named("wide", "x", func(context.Context, *alerts.Message) error {
 			most.Store(max(most.Load(), under.Add(1)))
 			time.Sleep(100*time.Millisecond + time.Duration(n.Add(1))*time.Microsecond)
@@ -187,7 +187,7 @@ func TestPanicIsAnError(t *testing.T) {
 	})
 }
 
-// TestDelaysAreOfTheStoresClock has a process whose clock is an hour late, and one whose clock is an hour ahead.
+// TestDelaysAreOfTheStoresClock for a process whose clock is an hour behind, and for one whose clock is an hour ahead.
 func TestDelaysAreOfTheStoresClock(t *testing.T) {
 	t.Parallel()
 	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
@@ -251,8 +251,9 @@ func TestDeliveriesOfRemovedChannels(t *testing.T) {
 	})
 }
 
-// TestAChannelThatAnotherProcessKnows has a rules file rolled out to one of two processes: the other one does not end what that one
-// is trying again. When nobody knows the channel any more, it is ended a while after the try that nobody made.
+// TestAChannelThatAnotherProcessKnows: a new alerts file is rolled out to one of two processes first, and the other must not end
+// deliveries that the first one retries. When no process knows the channel any more, they end a while after an attempt was due
+// that nobody made.
 func TestAChannelThatAnotherProcessKnows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
