@@ -25,7 +25,7 @@ type notes struct {
 	mu    sync.Mutex
 	lines []string
 	ends  []string
-	// told receives every line, unless it is full.
+	// told receives every line. Its buffer is large enough for a test that does not read it.
 	told chan string
 }
 
