@@ -53,8 +53,8 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 func (s *Service) digestUser(ctx context.Context, user string, silences []Silence) (digests, alerts int, err error) {
 	began := int64(0) // by the store's clock
 	for more := true; more; {
-		var made Digested
-		n, err := s.Store.DigestAlerts(ctx, user, s.DigestMax, func(held []Alert, now int64) (_ Digested, err error) {
+		var made DigestDecision
+		n, err := s.Store.DigestAlerts(ctx, user, s.DigestMax, func(held []Alert, now int64) (_ DigestDecision, err error) {
 			began = cmp.Or(began, now)
 			made, err = s.digest(user, held, began, now, silences)
 			return made, err
@@ -63,7 +63,7 @@ func (s *Service) digestUser(ctx context.Context, user string, silences []Silenc
 			return digests, alerts, err
 		}
 		if made.Name != "" {
-			digests, alerts = digests+1, alerts+n-len(made.Later)
+			digests, alerts = digests+1, alerts+n-len(made.Postponed)
 			s.Delivered()
 		}
 		more = n == s.DigestMax
@@ -77,7 +77,7 @@ func digestNote(digests, alerts int) string {
 
 // digest makes the digest of a user. Each channel gets the alerts that would have been sent to it, and no others. Alerts
 // that may not be sent now, or that were held after the run began, wait for a later run.
-func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (Digested, error) {
+func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (DigestDecision, error) {
 	rules, at := s.Rules(), time.UnixMilli(now+DigestLead)
 	postponed, next := rules.postponed(held, at, silences), nextHour(at).UnixMilli()
 	for i := range held {
@@ -93,13 +93,13 @@ func (s *Service) digest(user string, held []Alert, began, now int64, silences [
 		}
 	}
 	if len(included) == 0 {
-		return Digested{Later: postponed}, nil
+		return DigestDecision{Postponed: postponed}, nil
 	}
-	made := Digested{Name: s.NewID(), Later: postponed}
+	made := DigestDecision{Name: s.NewID(), Postponed: postponed}
 	for i, r := range rules.recipients(included) {
 		m, err := digestMessage(made.Name, user, r.alerts)
 		if err != nil {
-			return Digested{}, err
+			return DigestDecision{}, err
 		}
 		m.Time = now
 		if i > 0 { // a reader of several channels can tell messages with different alerts apart

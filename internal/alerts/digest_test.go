@@ -215,7 +215,7 @@ type busy struct {
 	more func()
 }
 
-func (b busy) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.Digested, error)) (int, error) {
+func (b busy) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.DigestDecision, error)) (int, error) {
 	n, err := b.Store.DigestAlerts(ctx, user, max, build)
 	if n > 0 {
 		b.more()

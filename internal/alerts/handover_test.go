@@ -28,8 +28,8 @@ func (c *counting) PendingAlerts(ctx context.Context, max int, lease time.Durati
 	return c.Store.PendingAlerts(ctx, max, lease)
 }
 
-func (c *counting) Tell(ctx context.Context, all []alerts.Told) ([]string, error) {
-	told, err := c.Store.Tell(ctx, all)
+func (c *counting) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) ([]string, error) {
+	told, err := c.Store.SaveNotices(ctx, all)
 	for range told {
 		c.add("told")
 	}

@@ -103,7 +103,7 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	if len(decided) == 0 {
 		return 0, failed
 	}
-	changed, err := s.Store.Tell(ctx, decided)
+	changed, err := s.Store.SaveNotices(ctx, decided)
 	if err != nil {
 		return 0, errors.Join(failed, err)
 	}
@@ -124,8 +124,8 @@ func (s *Service) pending(ctx context.Context) (_ []Alert, now int64, _ error) {
 }
 
 // decideAll decides the notices of pending alerts. It returns those that it could decide, in order, and the first error.
-func (s *Service) decideAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]Told, error) {
-	results := make([]*Told, len(pending))
+func (s *Service) decideAll(ctx context.Context, pending []Alert, now int64, silences []Silence) ([]NoticeDecision, error) {
+	results := make([]*NoticeDecision, len(pending))
 	var group errgroup.Group
 	group.SetLimit(pendingParallel)
 	for i := range pending {
@@ -138,7 +138,7 @@ func (s *Service) decideAll(ctx context.Context, pending []Alert, now int64, sil
 		})
 	}
 	err := group.Wait()
-	var decided []Told
+	var decided []NoticeDecision
 	for _, r := range results {
 		if r != nil {
 			decided = append(decided, *r)
@@ -148,7 +148,7 @@ func (s *Service) decideAll(ctx context.Context, pending []Alert, now int64, sil
 }
 
 // firstUndecided returns the ID of the first pending alert that is not among those decided; empty if all are.
-func firstUndecided(pending []Alert, decided []Told) string {
+func firstUndecided(pending []Alert, decided []NoticeDecision) string {
 	for i := range pending { // decided is in the same order
 		if i >= len(decided) || decided[i].Alert != pending[i].ID {
 			return pending[i].ID
@@ -159,8 +159,8 @@ func firstUndecided(pending []Alert, decided []Told) string {
 
 // decideNotice decides whether one alert is sent, held or silenced. The throttle comes last, so that an alert that is not
 // sent is not charged.
-func (s *Service) decideNotice(ctx context.Context, a *Alert, now int64, silences []Silence) (Told, error) {
-	n := Told{Alert: a.ID}
+func (s *Service) decideNotice(ctx context.Context, a *Alert, now int64, silences []Silence) (NoticeDecision, error) {
+	n := NoticeDecision{Alert: a.ID}
 	for i := range silences {
 		if silences[i].matches(a) {
 			n.Notice, n.Reason = Silenced, "silence "+silences[i].ID
@@ -190,12 +190,12 @@ func (s *Service) decideNotice(ctx context.Context, a *Alert, now int64, silence
 }
 
 // reportNotices reports the alerts that were still pending when their notice was stored: those in changed.
-func (s *Service) reportNotices(pending []Alert, decided []Told, changed []string) {
+func (s *Service) reportNotices(pending []Alert, decided []NoticeDecision, changed []string) {
 	rules := make(map[string]string, len(pending))
 	for i := range pending {
 		rules[pending[i].ID] = pending[i].Rule
 	}
-	notices := make(map[string]*Told, len(decided))
+	notices := make(map[string]*NoticeDecision, len(decided))
 	for i := range decided {
 		notices[decided[i].Alert] = &decided[i]
 	}

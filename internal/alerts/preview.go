@@ -72,8 +72,8 @@ func (v *previewer) take(e Event) error {
 const maxEventDelay = 3_600_000
 
 // known returns what the store would know when an event comes.
-func (v *previewer) known(e *Event, t Taking) Taken {
-	known := Taken{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
+func (v *previewer) known(e *Event, t TakeQuery) TakeState {
+	known := TakeState{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
 	for _, g := range t.Groups {
 		if i, ok := v.open[g]; ok && v.resolveOrOpen(i, v.now) {
 			known.Open[g] = v.Alerts[i]

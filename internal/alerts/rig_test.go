@@ -264,11 +264,11 @@ func (r *rig) outbox(channel string) []alerts.Delivery {
 func (r *rig) send(channel string) []alerts.Delivery {
 	r.t.Helper()
 	all := r.outbox(channel)
-	tried := make([]alerts.Tried, len(all))
+	tried := make([]alerts.DeliveryResult, len(all))
 	for i := range all {
-		tried[i] = alerts.Tried{ID: all[i].ID, State: alerts.DeliverySent, Counts: true}
+		tried[i] = alerts.DeliveryResult{ID: all[i].ID, State: alerts.DeliverySent, Counts: true}
 	}
-	if err := r.store.Deliver(r.t.Context(), tried); err != nil {
+	if err := r.store.SaveResults(r.t.Context(), tried); err != nil {
 		r.t.Fatal(err)
 	}
 	return all

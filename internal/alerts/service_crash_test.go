@@ -53,7 +53,7 @@ type mortal struct {
 	*fuse
 }
 
-func (m *mortal) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
+func (m *mortal) Take(ctx context.Context, t alerts.TakeQuery, decide func(alerts.TakeState) (alerts.Changes, error)) error {
 	return m.step(func() error { return m.Store.Take(ctx, t, decide) })
 }
 
@@ -65,12 +65,12 @@ func (m *mortal) PendingAlerts(ctx context.Context, max int, lease time.Duration
 	return all, now, nil
 }
 
-func (m *mortal) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
-	err = m.step(func() (err error) { told, err = m.Store.Tell(ctx, all); return err })
+func (m *mortal) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (told []string, err error) {
+	err = m.step(func() (err error) { told, err = m.Store.SaveNotices(ctx, all); return err })
 	return told, err
 }
 
-func (m *mortal) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.Digested, error)) (n int, err error) {
+func (m *mortal) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = m.step(func() (err error) { n, err = m.Store.DigestAlerts(ctx, user, max, build); return err })
 	return n, err
 }

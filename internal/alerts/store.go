@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Taking says what a batch of events has to read from the store.
-type Taking struct {
+// TakeQuery says what a batch of events has to read from the store.
+type TakeQuery struct {
 	// Events are the ids of the events; some may have been taken before.
 	Events []string
 	// Groups are the groups of all the events, each once.
@@ -16,8 +16,8 @@ type Taking struct {
 	Subjects []string
 }
 
-// Taken is what the store knows about a [Taking], read under lock.
-type Taken struct {
+// TakeState is what the store knows about a [TakeQuery], read under lock.
+type TakeState struct {
 	// Now is the store's clock, read after the locks, in Unix milliseconds.
 	Now int64
 	// Fresh are the events that were not taken before.
@@ -48,16 +48,16 @@ type Changes struct {
 // the lead a digest would leave out what they held, for another hour.
 const DigestLead = 30_000
 
-// ResolveWithin is longer than any alert stays open after its last event. If ResolveAt is farther away than this, the alert
+// MaxResolveDelay is longer than any alert stays open after its last event. If ResolveAt is farther away than this, the alert
 // was raised while the store's clock was ahead, and is resolved now.
-const ResolveWithin = 32 * 24 * time.Hour
+const MaxResolveDelay = 32 * 24 * time.Hour
 
-// HoldWithin is longer than any alert is held before it is checked again, at the next full hour. If HeldUntil is farther
+// MaxHoldDelay is longer than any alert is held before it is checked again, at the next full hour. If HeldUntil is farther
 // away than this, the alert was held while the store's clock was ahead, and may be sent now.
-const HoldWithin = 2 * time.Hour
+const MaxHoldDelay = 2 * time.Hour
 
-// Told is the decision about a pending alert.
-type Told struct {
+// NoticeDecision is the decision about a pending alert.
+type NoticeDecision struct {
 	// Alert is its id. The store changes the alert only if it is still pending.
 	Alert     string
 	Notice    Notice
@@ -67,19 +67,19 @@ type Told struct {
 	Deliveries []Delivery
 }
 
-// Digested is the decision about a user's held alerts.
-type Digested struct {
+// DigestDecision is the decision about a user's held alerts.
+type DigestDecision struct {
 	// Name is the name of the digest; empty if it includes no alert.
 	Name string
 	// Deliveries are added to the outbox in the same transaction.
 	Deliveries []Delivery
-	// Later are the ids of alerts that the digest leaves out, each with its new HeldUntil. That must be more than
+	// Postponed are the ids of alerts that the digest leaves out, each with its new HeldUntil. That must be more than
 	// [DigestLead] from now, or they would be returned again at once.
-	Later map[string]int64
+	Postponed map[string]int64
 }
 
-// Tried is the result of an attempt to deliver.
-type Tried struct {
+// DeliveryResult is the result of an attempt to deliver.
+type DeliveryResult struct {
 	ID    string
 	State DeliveryState
 	// DueAt is when the next attempt is due, if the delivery still waits.
@@ -134,25 +134,25 @@ type Store interface {
 	// Take stores the ids of the events, locks the groups (in order, so that two batches never deadlock), calls decide, and
 	// writes what it returns, in one transaction. An error of decide rolls everything back. decide is called again if the
 	// transaction has to be retried.
-	Take(ctx context.Context, t Taking, decide func(Taken) (Changes, error)) error
+	Take(ctx context.Context, t TakeQuery, decide func(TakeState) (Changes, error)) error
 	// PendingAlerts claims up to max pending alerts, the oldest first, for the lease, and returns them with the store's
 	// clock. No other call returns them before the lease is over, an hour at most: a claim that lasts longer from now was
 	// made while the clock was ahead, and does not count.
 	PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []Alert, now int64, err error)
-	// Tell writes the decisions about pending alerts, and their deliveries, in one transaction. It returns the ids of the
-	// alerts that were still pending.
-	Tell(ctx context.Context, all []Told) (told []string, err error)
+	// SaveNotices writes the decisions about pending alerts, and their deliveries, in one transaction. It returns the ids of
+	// the alerts that were still pending.
+	SaveNotices(ctx context.Context, all []NoticeDecision) (changed []string, err error)
 	// ResolveAlerts resolves up to max open alerts whose ResolveAt has come and that are not pending, the earliest first,
 	// and adds the deliveries that build returns for each to the outbox, in one transaction. Alerts that another process has
-	// locked are left for later. Last come alerts whose ResolveAt is more than [ResolveWithin] from now.
+	// locked are left for later. Last come alerts whose ResolveAt is more than [MaxResolveDelay] from now.
 	ResolveAlerts(ctx context.Context, max int, build func(Alert) ([]Delivery, error)) (int, error)
 	// HeldUsers returns up to max users greater than after, in order, that have held alerts which are in no digest and whose
-	// HeldUntil has come, or will come within [DigestLead], or is more than [HoldWithin] from now.
+	// HeldUntil has come, or will come within [DigestLead], or is more than [MaxHoldDelay] from now.
 	HeldUsers(ctx context.Context, after string, max int) ([]string, error)
 	// DigestAlerts locks up to max such alerts of a user, the oldest first. If there are any, it calls build and writes its
 	// decision and deliveries, in one transaction. It returns how many alerts they were, including those left for later.
 	// build is called again if the transaction has to be retried.
-	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (Digested, error)) (int, error)
+	DigestAlerts(ctx context.Context, user string, max int, build func(held []Alert, now int64) (DigestDecision, error)) (int, error)
 
 	// AddDelivery adds a delivery to the outbox.
 	AddDelivery(ctx context.Context, d Delivery) error
@@ -164,8 +164,8 @@ type Store interface {
 	// for at least due. A delivery that is claimed, or waits for its next attempt, is not due: some process knows its
 	// channel. Nor is an "ID.resolved" while its "ID.raised" waits.
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]Delivery, error)
-	// Deliver writes the results of attempts. A delivery that no longer waits is not changed.
-	Deliver(ctx context.Context, all []Tried) error
+	// SaveResults writes the results of attempts. A delivery that no longer waits is not changed.
+	SaveResults(ctx context.Context, all []DeliveryResult) error
 	// RecallDeliveries corrects up to max deliveries that are due later than later from now, which happens only if the
 	// clock was ahead. They become due after the lease, so that an attempt in flight ends before, and their age counts from
 	// now.

@@ -146,7 +146,7 @@ type batch struct {
 	events []string
 
 	// The fields below are results of the last call of decide.
-	known   Taken
+	known   TakeState
 	counts  map[GroupID]count
 	changes Changes
 	// raised and updated are indexes of changes.Raised and changes.Updated by group.
@@ -226,8 +226,8 @@ func (e *Event) join(fields []string) string {
 	return strings.Join(values, "\n")
 }
 
-func (b *batch) taking() Taking {
-	t := Taking{Events: b.events}
+func (b *batch) taking() TakeQuery {
+	t := TakeQuery{Events: b.events}
 	groups, subjects := map[GroupID]bool{}, map[string]bool{}
 	for i := range b.matches {
 		m := &b.matches[i]
@@ -245,7 +245,7 @@ func (b *batch) taking() Taking {
 
 // decide applies the events in order to what the store knows, and returns the changes. The store may call it again, with
 // newer knowledge.
-func (b *batch) decide(known Taken) (Changes, error) {
+func (b *batch) decide(known TakeState) (Changes, error) {
 	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}, Claim: b.claim}, nil
 	b.counts, b.raised, b.updated = map[GroupID]count{}, map[GroupID]int{}, map[GroupID]int{}
 	if b.known.Exceeded == nil {

@@ -329,7 +329,7 @@ func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 func TestDecidingAgainForgetsTheFirstTime(t *testing.T) {
 	t.Parallel()
 	b := newBatch(oneRule(), []Event{denial(1, 0, 5), denial(2, 0, 1)}, strconvID())
-	known := Taken{Now: start, Fresh: map[string]bool{"1": true, "2": true}}
+	known := TakeState{Now: start, Fresh: map[string]bool{"1": true, "2": true}}
 	for range 2 {
 		c, err := b.decide(known)
 		if err != nil || len(c.Raised) != 1 || c.Raised[0].Denied != 6 || len(c.Updated) != 0 {
@@ -337,10 +337,10 @@ func TestDecidingAgainForgetsTheFirstTime(t *testing.T) {
 		}
 	}
 	b = newBatch(oneRule(), []Event{denial(1, 0, 4), denial(1, 0, 4)}, strconvID())
-	if c, err := b.decide(Taken{Now: start, Fresh: map[string]bool{"1": true}}); err != nil || len(c.Raised) != 0 {
+	if c, err := b.decide(TakeState{Now: start, Fresh: map[string]bool{"1": true}}); err != nil || len(c.Raised) != 0 {
 		t.Errorf("an event twice in a batch counts twice: %+v, %v", c, err)
 	}
-	c, err := b.decide(Taken{Now: start, Fresh: map[string]bool{}})
+	c, err := b.decide(TakeState{Now: start, Fresh: map[string]bool{}})
 	if err != nil || len(c.Raised)+len(c.Updated)+len(c.States) != 0 {
 		t.Errorf("events that were taken change %+v, %v", c, err)
 	}
@@ -351,7 +351,7 @@ func TestASilencedAlertMayBeToldAgain(t *testing.T) {
 	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
 	g := b.matches[0].group
 	for notice, want := range map[Notice]Notice{Silenced: Pending, Sent: Sent, Held: Held, Pending: Pending} {
-		known := Taken{Now: start + minute, Fresh: map[string]bool{"2": true},
+		known := TakeState{Now: start + minute, Fresh: map[string]bool{"2": true},
 			Open: map[GroupID]Alert{g: {ID: "a", GroupID: g, Notice: notice, RaisedAt: start}}}
 		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].Notice != want {
 			t.Errorf("%s: %+v, %v", notice, c.Updated, err)

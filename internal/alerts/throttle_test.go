@@ -129,7 +129,7 @@ type dying struct {
 	once    sync.Once
 }
 
-func (d *dying) Tell(context.Context, []alerts.Told) ([]string, error) {
+func (d *dying) SaveNotices(context.Context, []alerts.NoticeDecision) ([]string, error) {
 	d.once.Do(func() { close(d.reached) })
 	return nil, errors.New("the process is dead")
 }
@@ -268,7 +268,7 @@ func TestAnOutageIsOverWhenSomebodyIsTold(t *testing.T) {
 			if err != nil || len(all) != 1 {
 				t.Fatal(all, err)
 			}
-			if _, err := h.store.Tell(t.Context(), []alerts.Told{{Alert: all[0].ID, Notice: alerts.Sent}}); err != nil {
+			if _, err := h.store.SaveNotices(t.Context(), []alerts.NoticeDecision{{Alert: all[0].ID, Notice: alerts.Sent}}); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -51,14 +51,14 @@ func (s *alertStore) must(err error) {
 // raise opens alerts about which somebody was notified.
 func (s *alertStore) raise(all ...alerts.Alert) {
 	s.t.Helper()
-	taking := alerts.Taking{}
-	told := make([]alerts.Told, len(all))
+	taking := alerts.TakeQuery{}
+	told := make([]alerts.NoticeDecision, len(all))
 	for i := range all {
 		taking.Events, taking.Groups = append(taking.Events, all[i].ID), append(taking.Groups, all[i].GroupID)
-		told[i] = alerts.Told{Alert: all[i].ID, Notice: alerts.Sent}
+		told[i] = alerts.NoticeDecision{Alert: all[i].ID, Notice: alerts.Sent}
 	}
-	s.must(s.Take(s.t.Context(), taking, func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{Raised: all}, nil }))
-	_, err := s.Tell(s.t.Context(), told)
+	s.must(s.Take(s.t.Context(), taking, func(alerts.TakeState) (alerts.Changes, error) { return alerts.Changes{Raised: all}, nil }))
+	_, err := s.SaveNotices(s.t.Context(), told)
 	s.must(err)
 }
 
@@ -68,7 +68,7 @@ func (s *alertStore) deliver(alert, channel string, state alerts.DeliveryState) 
 	m := alerts.Message{ID: alert + ".raised", Kind: alerts.KindRaised, User: "7", Title: "t", Data: json.RawMessage("{}")}
 	id := m.ID + "/" + channel
 	s.must(s.AddDelivery(s.t.Context(), alerts.Delivery{ID: id, Channel: channel, Message: m}))
-	s.must(s.Deliver(s.t.Context(), []alerts.Tried{{ID: id, State: state, DueAt: alertNow + 9, Error: "500", Counts: true}}))
+	s.must(s.SaveResults(s.t.Context(), []alerts.DeliveryResult{{ID: id, State: state, DueAt: alertNow + 9, Error: "500", Counts: true}}))
 }
 
 func (s *alertStore) disable(channels ...string) {

@@ -17,9 +17,9 @@ import (
 func TestTakeText(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	none := func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{}, nil }
+	none := func(alerts.TakeState) (alerts.Changes, error) { return alerts.Changes{}, nil }
 	for _, bad := range []string{"a\x00b", "a\xffb"} {
-		for what, taking := range map[string]alerts.Taking{
+		for what, taking := range map[string]alerts.TakeQuery{
 			"event":   {Events: []string{"good", bad}},
 			"group":   {Events: []string{"good"}, Groups: []alerts.GroupID{{Rule: "r", Key: bad}}},
 			"subject": {Events: []string{"good"}, Subjects: []string{bad}},
@@ -29,13 +29,15 @@ func TestTakeText(t *testing.T) {
 			}
 		}
 		raised := alerts.Alert{ID: "i", GroupID: alerts.GroupID{Rule: "r", Key: "k"}, User: bad}
-		err := s.Take(t.Context(), alerts.Taking{Events: []string{"good"}, Groups: []alerts.GroupID{raised.GroupID}},
-			func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{Raised: []alerts.Alert{raised}}, nil })
+		err := s.Take(t.Context(), alerts.TakeQuery{Events: []string{"good"}, Groups: []alerts.GroupID{raised.GroupID}},
+			func(alerts.TakeState) (alerts.Changes, error) {
+				return alerts.Changes{Raised: []alerts.Alert{raised}}, nil
+			})
 		if err == nil {
 			t.Errorf("user %q was taken", bad)
 		}
 	}
-	err := s.Take(t.Context(), alerts.Taking{Events: []string{"good"}}, func(taken alerts.Taken) (alerts.Changes, error) {
+	err := s.Take(t.Context(), alerts.TakeQuery{Events: []string{"good"}}, func(taken alerts.TakeState) (alerts.Changes, error) {
 		if !taken.Fresh["good"] {
 			t.Error("a batch that failed left an event")
 		}
@@ -52,7 +54,7 @@ func TestTakeLocksGroups(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	old, fresh := alerts.GroupID{Rule: "r", Key: "old"}, alerts.GroupID{Rule: "r", Key: "new"}
-	err := s.Take(t.Context(), alerts.Taking{Groups: []alerts.GroupID{old}}, func(alerts.Taken) (alerts.Changes, error) {
+	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{old}}, func(alerts.TakeState) (alerts.Changes, error) {
 		return alerts.Changes{States: map[alerts.GroupID]json.RawMessage{old: json.RawMessage(`1`)}}, nil
 	})
 	if err != nil {
@@ -70,7 +72,7 @@ func TestTakeLocksGroups(t *testing.T) {
 		return keys
 	}
 	refuse := errors.New("no")
-	err = s.Take(t.Context(), alerts.Taking{Groups: []alerts.GroupID{old, fresh}}, func(alerts.Taken) (alerts.Changes, error) {
+	err = s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{old, fresh}}, func(alerts.TakeState) (alerts.Changes, error) {
 		if free := locked(); len(free) > 0 {
 			t.Errorf("not locked: %q", free)
 		}
@@ -89,14 +91,14 @@ func TestResolveSkipsLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	g := alerts.GroupID{Rule: "r", Key: "k"}
-	taking := alerts.Taking{Groups: []alerts.GroupID{g}}
-	err := s.Take(t.Context(), taking, func(taken alerts.Taken) (alerts.Changes, error) {
+	taking := alerts.TakeQuery{Groups: []alerts.GroupID{g}}
+	err := s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
 		return alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g, RaisedAt: taken.Now, ResolveAt: taken.Now - 1}}}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Tell(t.Context(), []alerts.Told{{Alert: "i", Notice: alerts.Sent}}); err != nil {
+	if _, err := s.SaveNotices(t.Context(), []alerts.NoticeDecision{{Alert: "i", Notice: alerts.Sent}}); err != nil {
 		t.Fatal(err)
 	}
 	resolve := func(want int) {
@@ -106,7 +108,7 @@ func TestResolveSkipsLocked(t *testing.T) {
 			t.Errorf("resolved %d, %v; want %d", n, err, want)
 		}
 	}
-	err = s.Take(t.Context(), taking, func(taken alerts.Taken) (alerts.Changes, error) {
+	err = s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
 		resolve(0)
 		return alerts.Changes{}, nil
 	})

@@ -181,33 +181,33 @@ func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration
 	return s.change(ctx, "recall deliveries", recallDeliveriesSQL, later.Milliseconds(), lease.Milliseconds(), max)
 }
 
-// Deliver implements [alerts.Store].
-func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
+// SaveResults implements [alerts.Store].
+func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) error {
 	if len(all) == 0 {
 		return nil
 	}
-	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.Tried) int { return strings.Compare(a.ID, b.ID) })
+	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.DeliveryResult) int { return strings.Compare(a.ID, b.ID) })
 	return s.transact(ctx, "write how deliveries went", func(tx pgx.Tx) error {
 		var b pgx.Batch
-		b.Queue(lockDeliveriesSQL, column(all, triedID))
-		queueTried(&b, all)
+		b.Queue(lockDeliveriesSQL, column(all, resultID))
+		queueResults(&b, all)
 		return tx.SendBatch(ctx, &b).Close()
 	})
 }
 
-func triedID(t *alerts.Tried) string { return t.ID }
+func resultID(t *alerts.DeliveryResult) string { return t.ID }
 
-// queueTried writes the results of deliveries, which are locked.
-func queueTried(b *pgx.Batch, all []alerts.Tried) {
-	counts := column(all, func(t *alerts.Tried) int32 {
+// queueResults writes the results of deliveries, which are locked.
+func queueResults(b *pgx.Batch, all []alerts.DeliveryResult) {
+	counts := column(all, func(t *alerts.DeliveryResult) int32 {
 		if t.Counts {
 			return 1
 		}
 		return 0
 	})
-	b.Queue(deliverSQL, column(all, triedID), column(all, func(t *alerts.Tried) string { return string(t.State) }),
-		column(all, func(t *alerts.Tried) int64 { return t.DueAt }),
-		column(all, func(t *alerts.Tried) string { return sanitize(t.Error) }), counts)
+	b.Queue(deliverSQL, column(all, resultID), column(all, func(t *alerts.DeliveryResult) string { return string(t.State) }),
+		column(all, func(t *alerts.DeliveryResult) int64 { return t.DueAt }),
+		column(all, func(t *alerts.DeliveryResult) string { return sanitize(t.Error) }), counts)
 }
 
 // EndDeliveries implements [alerts.Store].
@@ -218,8 +218,8 @@ func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func
 			return err
 		}
 		var b pgx.Batch
-		queueTried(&b, column(ended, func(d *alerts.Delivery) alerts.Tried {
-			return alerts.Tried{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}
+		queueResults(&b, column(ended, func(d *alerts.Delivery) alerts.DeliveryResult {
+			return alerts.DeliveryResult{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}
 		}))
 		return tx.SendBatch(ctx, &b).Close()
 	})

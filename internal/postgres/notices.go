@@ -98,22 +98,22 @@ func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration)
 	return all, now, err
 }
 
-// Tell implements [alerts.Store].
-func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
+// SaveNotices implements [alerts.Store].
+func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (told []string, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	byID := make(map[string]*alerts.Told, len(all))
+	byID := make(map[string]*alerts.NoticeDecision, len(all))
 	for i := range slices.Backward(all) { // of two results for one alert, the first counts
 		byID[all[i].Alert] = &all[i]
 	}
-	ids := sortedUnique(column(all, func(t *alerts.Told) string { return t.Alert }))
+	ids := sortedUnique(column(all, func(t *alerts.NoticeDecision) string { return t.Alert }))
 	err = s.transact(ctx, "write who was told of alerts", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPendingSQL, ids)
 		if told, err = collect(rows, err, oneColumn[string]); err != nil || len(told) == 0 {
 			return err
 		}
-		return writeTold(ctx, tx, told, byID)
+		return writeNotices(ctx, tx, told, byID)
 	})
 	if err != nil {
 		return nil, err
@@ -121,8 +121,8 @@ func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err
 	return told, nil
 }
 
-func writeTold(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*alerts.Told) error {
-	told := make([]*alerts.Told, len(ids))
+func writeNotices(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*alerts.NoticeDecision) error {
+	told := make([]*alerts.NoticeDecision, len(ids))
 	var deliveries []alerts.Delivery
 	for i, id := range ids {
 		told[i] = byID[id]
@@ -130,9 +130,9 @@ func writeTold(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*al
 	}
 	var b pgx.Batch
 	b.Queue(tellAlertsSQL, ids,
-		column(told, func(t **alerts.Told) string { return string((*t).Notice) }),
-		column(told, func(t **alerts.Told) string { return sanitize((*t).Reason) }),
-		column(told, func(t **alerts.Told) int64 { return (*t).HeldUntil }))
+		column(told, func(t **alerts.NoticeDecision) string { return string((*t).Notice) }),
+		column(told, func(t **alerts.NoticeDecision) string { return sanitize((*t).Reason) }),
+		column(told, func(t **alerts.NoticeDecision) int64 { return (*t).HeldUntil }))
 	if err := queueDeliveries(&b, deliveries); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Al
 		due, now, err := lockAlerts(ctx, tx, resolvableAlertsSQL, max)
 		if err == nil && len(due) < max {
 			var ahead []alerts.Alert
-			ahead, now, err = lockAlerts(ctx, tx, resolvableAheadSQL, max-len(due), alerts.ResolveWithin.Milliseconds())
+			ahead, now, err = lockAlerts(ctx, tx, resolvableAheadSQL, max-len(due), alerts.MaxResolveDelay.Milliseconds())
 			due = append(due, ahead...)
 		}
 		if n = len(due); err != nil || n == 0 {
@@ -195,16 +195,16 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // the next string after it: no text has a NUL
 	}
-	return read(ctx, s, "read whose alerts are held", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
+	return read(ctx, s, "read whose alerts are held", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.
 var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].
-func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
+func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
-		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead, alerts.HoldWithin.Milliseconds())
+		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return err
 		}
@@ -215,7 +215,7 @@ func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build fu
 		var told, later []string
 		var until []int64
 		for i := range held {
-			if at, wait := made.Later[held[i].ID]; wait {
+			if at, wait := made.Postponed[held[i].ID]; wait {
 				later, until = append(later, held[i].ID), append(until, at)
 				continue
 			}

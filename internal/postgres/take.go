@@ -39,7 +39,7 @@ CROSS JOIN LATERAL (
 ) g`
 
 	// A range over both columns would be read up to the end of the rule if there is no row. Alerts
-	// are locked in order of id, as in Tell. The last condition leaves out an alert that was
+	// are locked in order of id, as in SaveNotices. The last condition leaves out an alert that was
 	// resolved while its lock was waited for.
 	lockAlertsSQL = `
 SELECT ` + alertColumns + `
@@ -87,9 +87,9 @@ FROM (
 )
 
 // Take implements [alerts.Store]. It takes four round trips, two of which begin and commit.
-func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
+func (s *Store) Take(ctx context.Context, t alerts.TakeQuery, decide func(alerts.TakeState) (alerts.Changes, error)) error {
 	return s.transact(ctx, "take events", func(tx pgx.Tx) error {
-		taken, err := readTaken(ctx, tx, &t)
+		taken, err := readTakeState(ctx, tx, &t)
 		if err != nil {
 			return err
 		}
@@ -116,9 +116,9 @@ func compareGroups(a, b alerts.GroupID) int {
 	return strings.Compare(a.Key, b.Key)
 }
 
-// readTaken locks and reads in one round trip, with the clock last.
-func readTaken(ctx context.Context, tx pgx.Tx, t *alerts.Taking) (alerts.Taken, error) {
-	taken := alerts.Taken{
+// readTakeState locks and reads in one round trip, with the clock last.
+func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.TakeState, error) {
+	taken := alerts.TakeState{
 		Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
 		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
 	}

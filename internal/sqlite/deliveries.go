@@ -149,12 +149,12 @@ func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration
 	return s.change(ctx, "recall deliveries", recallDeliveriesSQL, now, now+later.Milliseconds(), now+lease.Milliseconds(), max)
 }
 
-// Deliver implements [alerts.Store].
-func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
+// SaveResults implements [alerts.Store].
+func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) error {
 	return s.transact(ctx, "write how deliveries went", func() (wrote bool, err error) {
 		now := s.now().UnixMilli()
 		for i := range all {
-			n, err := s.writeTried(&all[i], now)
+			n, err := s.writeResults(&all[i], now)
 			if err != nil {
 				return false, err
 			}
@@ -164,7 +164,7 @@ func (s *Store) Deliver(ctx context.Context, all []alerts.Tried) error {
 	})
 }
 
-func (s *Store) writeTried(t *alerts.Tried, now int64) (int64, error) {
+func (s *Store) writeResults(t *alerts.DeliveryResult, now int64) (int64, error) {
 	return s.execInTx(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
 }
 
@@ -178,7 +178,7 @@ func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func
 		}
 		for i := range ended {
 			d := &ended[i]
-			if _, err := s.writeTried(&alerts.Tried{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}, now); err != nil {
+			if _, err := s.writeResults(&alerts.DeliveryResult{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}, now); err != nil {
 				return false, err
 			}
 		}

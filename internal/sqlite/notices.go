@@ -79,8 +79,8 @@ func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error
 	return nil
 }
 
-// Tell implements [alerts.Store].
-func (s *Store) Tell(ctx context.Context, all []alerts.Told) (told []string, err error) {
+// SaveNotices implements [alerts.Store].
+func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (told []string, err error) {
 	err = s.transact(ctx, "write who was told of alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
 		for i := range all {
@@ -112,7 +112,7 @@ func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Al
 		due, err := readInTx(s, alertFields, resolvableAlertsSQL, now, max)
 		if err == nil && len(due) < max {
 			var ahead []alerts.Alert
-			ahead, err = readInTx(s, alertFields, resolvableAheadSQL, now+alerts.ResolveWithin.Milliseconds(), max-len(due))
+			ahead, err = readInTx(s, alertFields, resolvableAheadSQL, now+alerts.MaxResolveDelay.Milliseconds(), max-len(due))
 			due = append(due, ahead...)
 		}
 		if n = len(due); err != nil || n == 0 {
@@ -143,17 +143,17 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 		query = allHeldUsersSQL
 	}
 	now := s.now().UnixMilli()
-	return read(ctx, s, "read whose alerts are held", oneColumn[string], query, now+alerts.DigestLead, after, max, now+alerts.HoldWithin.Milliseconds())
+	return read(ctx, s, "read whose alerts are held", oneColumn[string], query, now+alerts.DigestLead, after, max, now+alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.
 var errNoName = errors.New("the digest has no name")
 
 // DigestAlerts implements [alerts.Store].
-func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.Digested, error)) (n int, err error) {
+func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
-		held, err := readInTx(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.HoldWithin.Milliseconds())
+		held, err := readInTx(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.MaxHoldDelay.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}
@@ -172,9 +172,9 @@ func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build fu
 	return n, nil
 }
 
-func (s *Store) writeDigest(held []alerts.Alert, made *alerts.Digested) (err error) {
+func (s *Store) writeDigest(held []alerts.Alert, made *alerts.DigestDecision) (err error) {
 	for i := range held {
-		until, later := made.Later[held[i].ID]
+		until, later := made.Postponed[held[i].ID]
 		switch {
 		case later:
 			_, err = s.execInTx(holdAlertSQL, held[i].ID, until)

@@ -37,9 +37,9 @@ WHERE id = ?1 AND resolved_at = 0`
 )
 
 // Take implements [alerts.Store]. Decisions wait for it, so t should have few events.
-func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Taken) (alerts.Changes, error)) error {
+func (s *Store) Take(ctx context.Context, t alerts.TakeQuery, decide func(alerts.TakeState) (alerts.Changes, error)) error {
 	return s.transact(ctx, "take events", func() (bool, error) {
-		taken, err := s.readTaken(&t)
+		taken, err := s.readTakeState(&t)
 		if err != nil {
 			return false, err
 		}
@@ -51,8 +51,8 @@ func (s *Store) Take(ctx context.Context, t alerts.Taking, decide func(alerts.Ta
 	})
 }
 
-func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
-	taken = alerts.Taken{
+func (s *Store) readTakeState(t *alerts.TakeQuery) (taken alerts.TakeState, err error) {
+	taken = alerts.TakeState{
 		Now: s.now().UnixMilli(), Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
 		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
 	}
@@ -82,7 +82,7 @@ func (s *Store) readTaken(t *alerts.Taking) (taken alerts.Taken, err error) {
 	return taken, nil
 }
 
-func (s *Store) readGroup(taken *alerts.Taken, g alerts.GroupID) error {
+func (s *Store) readGroup(taken *alerts.TakeState, g alerts.GroupID) error {
 	state, found, err := first(readInTx(s, oneColumn[string], readGroupSQL, g.Rule, g.Key))
 	if found {
 		taken.States[g] = json.RawMessage(state)

@@ -27,9 +27,9 @@ func oldDeliveries(t *testing.T, s Store) {
 	addDeliveries(t, s, "y", "new")
 	addDeliveries(t, s, "z", "1", "2")
 	at := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt
-	writeTried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent}, alerts.Tried{ID: "dead/x", State: alerts.DeliveryDead, Error: "404"},
-		alerts.Tried{ID: "new/x", State: alerts.DeliveryWaiting, DueAt: 1},
-		alerts.Tried{ID: "later/x", State: alerts.DeliveryWaiting, DueAt: at + hour, Error: "500", Counts: true})
+	writeResults(t, s, alerts.DeliveryResult{ID: "sent/x", State: alerts.DeliverySent}, alerts.DeliveryResult{ID: "dead/x", State: alerts.DeliveryDead, Error: "404"},
+		alerts.DeliveryResult{ID: "new/x", State: alerts.DeliveryWaiting, DueAt: 1},
+		alerts.DeliveryResult{ID: "later/x", State: alerts.DeliveryWaiting, DueAt: at + hour, Error: "500", Counts: true})
 	equal(t, "none is old", endOld(t, s, alerts.Overdue{Age: time.Hour, Lease: time.Hour, Max: 9}), nil)
 	equal(t, "of two at most", len(old(2)), 2)
 	equal(t, "of the others", len(old(9)), 3)
@@ -64,7 +64,7 @@ func oldInOrder(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "a.raised", "a.resolved", "b.resolved")
 	for _, d := range claimDeliveries(t, s, "x", 9, time.Minute) {
 		if d.ID == "b.resolved/x" { // waits for no other delivery
-			writeTried(t, s, alerts.Tried{ID: d.ID, State: alerts.DeliveryWaiting, DueAt: 1})
+			writeResults(t, s, alerts.DeliveryResult{ID: d.ID, State: alerts.DeliveryWaiting, DueAt: 1})
 		}
 	}
 	old := func(lease time.Duration) []string { return endOld(t, s, alerts.Overdue{Lease: lease, Max: 9}) }

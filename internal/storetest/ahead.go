@@ -55,7 +55,7 @@ func deliveryAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Deliver(t.Context(), []alerts.Tried{{ID: "dead/x", State: alerts.DeliveryDead}}); err != nil {
+	if err := s.SaveResults(t.Context(), []alerts.DeliveryResult{{ID: "dead/x", State: alerts.DeliveryDead}}); err != nil {
 		t.Fatal(err)
 	}
 	pass(-365 * day)

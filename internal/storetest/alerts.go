@@ -34,7 +34,7 @@ var alertTests = []test{
 	{"whose alerts are held, page by page", heldUsers},
 	{"a digest takes what is held and does not wait", digestAlerts},
 	{"a digest takes what a clock held that was ahead", digestAhead},
-	{"what a digest leaves out waits for another", digestLater},
+	{"what a digest leaves out waits for another", digestPostponed},
 	{"alerts that are claimed when they are raised are nobody else's", claimedAsRaised},
 	{"an error while digesting writes nothing", digestFails},
 	{"two digests of a user at once share nothing", digestsAtOnce},
@@ -78,9 +78,9 @@ func raised(id, key string, now int64) alerts.Alert {
 		RaisedAt: now, ResolveAt: now + hour, Notice: alerts.Pending}
 }
 
-func take(t *testing.T, s alerts.Store, taking alerts.Taking, decide func(alerts.Taken) alerts.Changes) (seen alerts.Taken) {
+func take(t *testing.T, s alerts.Store, taking alerts.TakeQuery, decide func(alerts.TakeState) alerts.Changes) (seen alerts.TakeState) {
 	t.Helper()
-	err := s.Take(within(t), taking, func(taken alerts.Taken) (alerts.Changes, error) {
+	err := s.Take(within(t), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
 		seen = taken
 		if decide == nil {
 			return alerts.Changes{}, nil
@@ -96,12 +96,12 @@ func take(t *testing.T, s alerts.Store, taking alerts.Taking, decide func(alerts
 // raise opens one alert for each name, which is also its group and its id.
 func raise(t *testing.T, s alerts.Store, change func(*alerts.Alert), names ...string) (now int64) {
 	t.Helper()
-	var taking alerts.Taking
+	var taking alerts.TakeQuery
 	for _, name := range names {
 		taking.Groups = append(taking.Groups, group(name))
 		taking.Events = append(taking.Events, "e:"+name)
 	}
-	seen := take(t, s, taking, func(taken alerts.Taken) alerts.Changes {
+	seen := take(t, s, taking, func(taken alerts.TakeState) alerts.Changes {
 		c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
 		for _, name := range names {
 			c.States[group(name)] = json.RawMessage(`0`)
@@ -116,9 +116,9 @@ func raise(t *testing.T, s alerts.Store, change func(*alerts.Alert), names ...st
 	return seen.Now
 }
 
-func tell(t *testing.T, s alerts.Store, told ...alerts.Told) []string {
+func tell(t *testing.T, s alerts.Store, told ...alerts.NoticeDecision) []string {
 	t.Helper()
-	ids, err := s.Tell(within(t), told)
+	ids, err := s.SaveNotices(within(t), told)
 	if err != nil {
 		t.Fatalf("tell: %v", err)
 	}
@@ -147,20 +147,20 @@ func alertFields(t *testing.T, s Store) {
 		Key: "k", Name: "n", Policy: "p", Window: "1m", User: "u", Limit: 2, Denied: 3, Events: 4, FirstAt: 5, LastAt: 6, EventID: "e",
 		Throttles: []alerts.Throttle{{Name: "t", Limit: 7, Window: "1h"}}, Channels: []string{"a", "b"}, Title: "t\x00\n", Text: "x",
 		RaisedAt: 8, ResolveAt: 9, Notice: alerts.Pending}
-	take(t, s, alerts.Taking{Events: []string{"e"}, Groups: []alerts.GroupID{want.GroupID}}, func(alerts.Taken) alerts.Changes {
+	take(t, s, alerts.TakeQuery{Events: []string{"e"}, Groups: []alerts.GroupID{want.GroupID}}, func(alerts.TakeState) alerts.Changes {
 		return alerts.Changes{Raised: []alerts.Alert{want}}
 	})
 	equal(t, "alert", alert(t, s, "i'"), want)
-	equal(t, "open", take(t, s, alerts.Taking{Groups: []alerts.GroupID{want.GroupID}}, nil).Open, map[alerts.GroupID]alerts.Alert{want.GroupID: want})
+	equal(t, "open", take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{want.GroupID}}, nil).Open, map[alerts.GroupID]alerts.Alert{want.GroupID: want})
 	if _, found, err := s.Alert(within(t), "i"); found || err != nil {
 		t.Errorf("an alert that is not there: %t, %v", found, err)
 	}
 }
 
 func eventsAreFreshOnce(t *testing.T, s Store) {
-	before := take(t, s, alerts.Taking{Events: []string{"b", "a", "b"}}, nil)
+	before := take(t, s, alerts.TakeQuery{Events: []string{"b", "a", "b"}}, nil)
 	equal(t, "fresh", before.Fresh, map[string]bool{"a": true, "b": true})
-	after := take(t, s, alerts.Taking{Events: []string{"c", "b", "a"}}, nil)
+	after := take(t, s, alerts.TakeQuery{Events: []string{"c", "b", "a"}}, nil)
 	equal(t, "fresh again", after.Fresh, map[string]bool{"c": true})
 	if before.Now <= 0 || after.Now < before.Now {
 		t.Errorf("the clock said %d, then %d", before.Now, after.Now)
@@ -169,14 +169,14 @@ func eventsAreFreshOnce(t *testing.T, s Store) {
 
 func takeKnows(t *testing.T, s Store) {
 	a, b, c := group("a"), group("b"), alerts.GroupID{Rule: "q", Key: "a"}
-	all := alerts.Taking{Groups: []alerts.GroupID{b, a, c}}
-	seen := take(t, s, all, func(taken alerts.Taken) alerts.Changes {
+	all := alerts.TakeQuery{Groups: []alerts.GroupID{b, a, c}}
+	seen := take(t, s, all, func(taken alerts.TakeState) alerts.Changes {
 		return alerts.Changes{States: map[alerts.GroupID]json.RawMessage{a: json.RawMessage(`{"n":1}`), c: json.RawMessage(`[2]`)},
 			Raised: []alerts.Alert{raised("1", "a", taken.Now)}}
 	})
 	equal(t, "states at first", seen.States, map[alerts.GroupID]json.RawMessage{})
 	equal(t, "open at first", seen.Open, map[alerts.GroupID]alerts.Alert{})
-	seen = take(t, s, all, func(taken alerts.Taken) alerts.Changes {
+	seen = take(t, s, all, func(taken alerts.TakeState) alerts.Changes {
 		one := taken.Open[a]
 		one.Denied, one.ResolveAt, one.Title = 9, one.ResolveAt+1, "more"
 		return alerts.Changes{States: map[alerts.GroupID]json.RawMessage{a: json.RawMessage(`3`)}, Updated: []alerts.Alert{one}}
@@ -184,7 +184,7 @@ func takeKnows(t *testing.T, s Store) {
 	equal(t, "states", seen.States, map[alerts.GroupID]json.RawMessage{a: json.RawMessage(`{"n":1}`), c: json.RawMessage(`[2]`)})
 	want := seen.Open[a]
 	want.Denied, want.ResolveAt, want.Title = 9, want.ResolveAt+1, "more"
-	seen = take(t, s, alerts.Taking{Groups: []alerts.GroupID{a}}, nil)
+	seen = take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{a}}, nil)
 	equal(t, "state that changed", seen.States, map[alerts.GroupID]json.RawMessage{a: json.RawMessage(`3`)})
 	equal(t, "alert that changed", seen.Open, map[alerts.GroupID]alerts.Alert{a: want})
 }
@@ -192,28 +192,28 @@ func takeKnows(t *testing.T, s Store) {
 func takeExceeded(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
 	raise(t, s, func(a *alerts.Alert) { a.Type = "limits.warning" }, "c")
-	tell(t, s, alerts.Told{Alert: "b", Notice: alerts.Sent})
+	tell(t, s, alerts.NoticeDecision{Alert: "b", Notice: alerts.Sent})
 	resolve(t, s, "b")
-	seen := take(t, s, alerts.Taking{Subjects: []string{"s:c", "s:a", "s:b", "s:d", "s:a"}}, nil)
+	seen := take(t, s, alerts.TakeQuery{Subjects: []string{"s:c", "s:a", "s:b", "s:d", "s:a"}}, nil)
 	equal(t, "exceeded", seen.Exceeded, map[string]bool{"s:a": true})
 }
 
 func takeRollsBack(t *testing.T, s Store) {
-	taking := alerts.Taking{Events: []string{"e"}, Groups: []alerts.GroupID{group("a")}}
+	taking := alerts.TakeQuery{Events: []string{"e"}, Groups: []alerts.GroupID{group("a")}}
 	refuse := errors.New("no")
-	changes := func(taken alerts.Taken) alerts.Changes {
+	changes := func(taken alerts.TakeState) alerts.Changes {
 		return alerts.Changes{States: map[alerts.GroupID]json.RawMessage{group("a"): json.RawMessage(`1`)}, Raised: []alerts.Alert{raised("1", "a", taken.Now)}}
 	}
-	err := s.Take(within(t), taking, func(taken alerts.Taken) (alerts.Changes, error) { return changes(taken), refuse })
+	err := s.Take(within(t), taking, func(taken alerts.TakeState) (alerts.Changes, error) { return changes(taken), refuse })
 	if !errors.Is(err, refuse) {
 		t.Errorf("an error of decide: %v", err)
 	}
 	func() {
 		defer func() { equal(t, "panic", recover(), any("help")) }()
-		_ = s.Take(within(t), taking, func(alerts.Taken) (alerts.Changes, error) { panic("help") })
+		_ = s.Take(within(t), taking, func(alerts.TakeState) (alerts.Changes, error) { panic("help") })
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
-	err = s.Take(ctx, taking, func(taken alerts.Taken) (alerts.Changes, error) {
+	err = s.Take(ctx, taking, func(taken alerts.TakeState) (alerts.Changes, error) {
 		cancel()
 		return changes(taken), nil
 	})
@@ -227,7 +227,7 @@ func takeRollsBack(t *testing.T, s Store) {
 
 // count adds one to the state of every group and to the denials of its alert. It raises an alert if
 // there is none.
-func count(taken alerts.Taken, groups []alerts.GroupID) alerts.Changes {
+func count(taken alerts.TakeState, groups []alerts.GroupID) alerts.Changes {
 	c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
 	for _, g := range groups {
 		n, _ := strconv.Atoi(string(taken.States[g]))
@@ -253,8 +253,8 @@ func takesAtOnce(t *testing.T, s Store) {
 			for i := range size {
 				some = append(some, group(fmt.Sprint((w*37+r*13+i*7)%groups)))
 			}
-			taking := alerts.Taking{Events: []string{fmt.Sprint("e", w, ".", r)}, Groups: some}
-			err := s.Take(within(t), taking, func(taken alerts.Taken) (alerts.Changes, error) { return count(taken, some), nil })
+			taking := alerts.TakeQuery{Events: []string{fmt.Sprint("e", w, ".", r)}, Groups: some}
+			err := s.Take(within(t), taking, func(taken alerts.TakeState) (alerts.Changes, error) { return count(taken, some), nil })
 			if err != nil {
 				return fmt.Errorf("worker %d: %w", w, err)
 			}
@@ -265,7 +265,7 @@ func takesAtOnce(t *testing.T, s Store) {
 	for i := range groups {
 		ids = append(ids, group(strconv.Itoa(i)))
 	}
-	seen := take(t, s, alerts.Taking{Groups: ids}, nil)
+	seen := take(t, s, alerts.TakeQuery{Groups: ids}, nil)
 	states, denied := 0, int64(0)
 	for _, g := range ids {
 		n, _ := strconv.Atoi(string(seen.States[g]))
@@ -286,8 +286,8 @@ func freshAtOnce(t *testing.T, s Store) {
 			if w%2 == 1 {
 				slices.Reverse(mine)
 			}
-			var last alerts.Taken
-			err := s.Take(within(t), alerts.Taking{Events: mine}, func(taken alerts.Taken) (alerts.Changes, error) {
+			var last alerts.TakeState
+			err := s.Take(within(t), alerts.TakeQuery{Events: mine}, func(taken alerts.TakeState) (alerts.Changes, error) {
 				last = taken
 				return alerts.Changes{}, nil
 			})
@@ -309,10 +309,10 @@ func canceledAlerts(t *testing.T, s Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, _, pendingErr := s.PendingAlerts(ctx, 9, time.Hour)
-	_, tellErr := s.Tell(ctx, []alerts.Told{{Alert: "a", Notice: alerts.Sent}})
+	_, tellErr := s.SaveNotices(ctx, []alerts.NoticeDecision{{Alert: "a", Notice: alerts.Sent}})
 	_, addErr := s.AddSilence(ctx, alerts.Silence{ID: "s"}, time.Hour)
 	for what, err := range map[string]error{
-		"take":    s.Take(ctx, alerts.Taking{Events: []string{"x"}}, func(alerts.Taken) (alerts.Changes, error) { return alerts.Changes{}, nil }),
+		"take":    s.Take(ctx, alerts.TakeQuery{Events: []string{"x"}}, func(alerts.TakeState) (alerts.Changes, error) { return alerts.Changes{}, nil }),
 		"pending": pendingErr, "tell": tellErr, "add a silence": addErr,
 		"add a delivery": s.AddDelivery(ctx, delivery("m", "c")),
 		"poison":         s.KeepPoison(ctx, alerts.Poison{Sequence: 1}),
@@ -322,7 +322,7 @@ func canceledAlerts(t *testing.T, s Store) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	equal(t, "fresh", take(t, s, alerts.Taking{Events: []string{"x"}}, nil).Fresh, map[string]bool{"x": true})
+	equal(t, "fresh", take(t, s, alerts.TakeQuery{Events: []string{"x"}}, nil).Fresh, map[string]bool{"x": true})
 	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), []string{"a"})
 	waiting, err := s.WaitingDeliveries(within(t))
 	equal(t, "deliveries", waiting, map[string]int64{})

@@ -17,13 +17,13 @@ func BenchmarkTake(b *testing.B, s alerts.Store) {
 	state := json.RawMessage(`{"buckets":[[1700000000000,1],[1700000010000,1],[1700000020000,1]]}`)
 	n := 0
 	for b.Loop() {
-		var t alerts.Taking
+		var t alerts.TakeQuery
 		for range size {
 			n++
 			t.Events = append(t.Events, fmt.Sprintf("01890a5d-ac96-774b-bcce-%012d", n))
 			t.Groups = append(t.Groups, group(fmt.Sprint(n*7919%users)))
 		}
-		err := s.Take(context.Background(), t, func(taken alerts.Taken) (alerts.Changes, error) {
+		err := s.Take(context.Background(), t, func(taken alerts.TakeState) (alerts.Changes, error) {
 			c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
 			for i, g := range t.Groups {
 				c.States[g] = state

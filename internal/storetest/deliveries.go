@@ -47,9 +47,9 @@ func dueIDs(t *testing.T, s alerts.Store, channel string) []string {
 	return deliveryIDs(claimDeliveries(t, s, channel, 100, time.Hour))
 }
 
-func writeTried(t *testing.T, s alerts.Store, all ...alerts.Tried) {
+func writeResults(t *testing.T, s alerts.Store, all ...alerts.DeliveryResult) {
 	t.Helper()
-	if err := s.Deliver(within(t), all); err != nil {
+	if err := s.SaveResults(within(t), all); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -58,7 +58,7 @@ func writeTried(t *testing.T, s alerts.Store, all ...alerts.Tried) {
 func makeDead(t *testing.T, s alerts.Store, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		writeTried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryDead, Error: "gone", Counts: true})
+		writeResults(t, s, alerts.DeliveryResult{ID: id, State: alerts.DeliveryDead, Error: "gone", Counts: true})
 	}
 }
 
@@ -86,8 +86,8 @@ func dueDeliveries(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "c", "a", "b")
 	addDeliveries(t, s, "y", "a")
 	past := claimDeliveries(t, s, "x", 9, -time.Hour)[0].DueAt
-	writeTried(t, s, alerts.Tried{ID: "c/x", State: alerts.DeliveryWaiting, DueAt: past - 1}, alerts.Tried{ID: "b/x", State: alerts.DeliveryWaiting, DueAt: past - 2},
-		alerts.Tried{ID: "a/x", State: alerts.DeliveryWaiting, DueAt: past})
+	writeResults(t, s, alerts.DeliveryResult{ID: "c/x", State: alerts.DeliveryWaiting, DueAt: past - 1}, alerts.DeliveryResult{ID: "b/x", State: alerts.DeliveryWaiting, DueAt: past - 2},
+		alerts.DeliveryResult{ID: "a/x", State: alerts.DeliveryWaiting, DueAt: past})
 	equal(t, "the first", deliveryIDs(claimDeliveries(t, s, "x", 2, time.Hour)), []string{"b/x", "c/x"})
 	equal(t, "the next", deliveryIDs(claimDeliveries(t, s, "x", 9, -time.Hour)), []string{"a/x"})
 	equal(t, "the next again", deliveryIDs(claimDeliveries(t, s, "x", 9, time.Hour)), []string{"a/x"})
@@ -103,14 +103,14 @@ func dueInOrder(t *testing.T, s Store) {
 	for _, channel := range []string{"x", "y"} {
 		addDeliveries(t, s, channel, "a.raised", "b.raised", "c.raised")
 		at := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt
-		writeTried(t, s, alerts.Tried{ID: "b.raised/" + channel, State: alerts.DeliverySent})
+		writeResults(t, s, alerts.DeliveryResult{ID: "b.raised/" + channel, State: alerts.DeliverySent})
 		makeDead(t, s, "c.raised/"+channel)
 		if channel == "x" {
-			writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: at + hour})
+			writeResults(t, s, alerts.DeliveryResult{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: at + hour})
 		}
 		addDeliveries(t, s, channel, "a.resolved", "b.resolved", "c.resolved", "d.resolved")
 	}
-	writeTried(t, s, alerts.Tried{ID: "a.raised/y", State: alerts.DeliverySent})
+	writeResults(t, s, alerts.DeliveryResult{ID: "a.raised/y", State: alerts.DeliverySent})
 	due := func(what, channel string, want ...string) {
 		t.Helper()
 		ids := dueIDs(t, s, channel)
@@ -119,9 +119,9 @@ func dueInOrder(t *testing.T, s Store) {
 	}
 	due("where it waits", "x", "b.resolved/x", "c.resolved/x", "d.resolved/x")
 	due("where it was sent", "y", "a.resolved/y", "b.resolved/y", "c.resolved/y", "d.resolved/y")
-	writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: 1})
+	writeResults(t, s, alerts.DeliveryResult{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: 1})
 	due("when it is due", "x", "a.raised/x")
-	writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliverySent})
+	writeResults(t, s, alerts.DeliveryResult{ID: "a.raised/x", State: alerts.DeliverySent})
 	due("when it was sent", "x", "a.resolved/x")
 }
 
@@ -157,14 +157,14 @@ func sharedAtOnce(t *testing.T, s alerts.Store, take func() ([]alerts.Delivery, 
 func deliver(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "again", "off", "sent", "dead")
 	at := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt
-	writeTried(t, s,
-		alerts.Tried{ID: "sent/x", State: alerts.DeliverySent, Counts: true},
-		alerts.Tried{ID: "again/x", State: alerts.DeliveryWaiting, DueAt: at + 1, Error: "500", Counts: true},
-		alerts.Tried{ID: "off/x", State: alerts.DeliveryWaiting, DueAt: at + 2, Error: "open"},
-		alerts.Tried{ID: "dead/x", State: alerts.DeliveryDead, Error: "404", Counts: true},
-		alerts.Tried{ID: "nobody/x", State: alerts.DeliverySent})
+	writeResults(t, s,
+		alerts.DeliveryResult{ID: "sent/x", State: alerts.DeliverySent, Counts: true},
+		alerts.DeliveryResult{ID: "again/x", State: alerts.DeliveryWaiting, DueAt: at + 1, Error: "500", Counts: true},
+		alerts.DeliveryResult{ID: "off/x", State: alerts.DeliveryWaiting, DueAt: at + 2, Error: "open"},
+		alerts.DeliveryResult{ID: "dead/x", State: alerts.DeliveryDead, Error: "404", Counts: true},
+		alerts.DeliveryResult{ID: "nobody/x", State: alerts.DeliverySent})
 	for _, id := range []string{"sent/x", "dead/x"} { // too late
-		writeTried(t, s, alerts.Tried{ID: id, State: alerts.DeliveryWaiting, DueAt: 1, Error: "late", Counts: true})
+		writeResults(t, s, alerts.DeliveryResult{ID: id, State: alerts.DeliveryWaiting, DueAt: 1, Error: "late", Counts: true})
 	}
 	var got []string
 	for _, m := range []string{"again", "off", "sent", "dead"} {
@@ -181,7 +181,7 @@ func deliver(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	equal(t, "waiting", waiting, map[string]int64{"x": 2})
-	writeTried(t, s)
+	writeResults(t, s)
 }
 
 func otherDeliveries(t *testing.T, s Store) {
@@ -222,11 +222,11 @@ func otherDeliveriesInHand(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "claimed", "later", "due", "overdue")
 	now := claimDeliveries(t, s, "x", 9, time.Hour)[0].DueAt - hour
 	for id, due := range map[string]int64{"later": now + hour, "due": now - hour/2, "overdue": now - 2*hour} {
-		writeTried(t, s, alerts.Tried{ID: id + "/x", State: alerts.DeliveryWaiting, DueAt: due})
+		writeResults(t, s, alerts.DeliveryResult{ID: id + "/x", State: alerts.DeliveryWaiting, DueAt: due})
 	}
 	addDeliveries(t, s, "x", "a.raised", "a.resolved")
-	writeTried(t, s, alerts.Tried{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: now + hour},
-		alerts.Tried{ID: "a.resolved/x", State: alerts.DeliveryWaiting, DueAt: now - 5*hour})
+	writeResults(t, s, alerts.DeliveryResult{ID: "a.raised/x", State: alerts.DeliveryWaiting, DueAt: now + hour},
+		alerts.DeliveryResult{ID: "a.resolved/x", State: alerts.DeliveryWaiting, DueAt: now - 5*hour})
 	for due, want := range map[time.Duration][]string{0: {"due/x", "overdue/x"}, time.Hour: {"overdue/x"}, 3 * time.Hour: nil} {
 		got, err := s.OtherDeliveries(within(t), []string{"y"}, due, 9)
 		if err != nil {
@@ -254,7 +254,7 @@ func recallDeliveries(t *testing.T, s Store) {
 		now := claimDeliveries(t, s, channel, 9, time.Hour)[0].DueAt - hour
 		makeDead(t, s, "dead/"+channel)
 		for id, due := range map[string]int64{"now": now, "near": now + 23*hour, "1": now + 25*hour, "2": now + 9000*hour} {
-			writeTried(t, s, alerts.Tried{ID: id + "/" + channel, State: alerts.DeliveryWaiting, DueAt: due, Error: "500", Counts: true})
+			writeResults(t, s, alerts.DeliveryResult{ID: id + "/" + channel, State: alerts.DeliveryWaiting, DueAt: due, Error: "500", Counts: true})
 		}
 	}
 	recall(-time.Hour, 4, 4)
@@ -388,9 +388,9 @@ func hostileText(t *testing.T, s Store) {
 		t.Error(err)
 	}
 	raise(t, s, func(a *alerts.Alert) { a.Title, a.Text = bad, bad }, "a")
-	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent, Reason: bad,
+	tell(t, s, alerts.NoticeDecision{Alert: "a", Notice: alerts.Sent, Reason: bad,
 		Deliveries: []alerts.Delivery{{Channel: "x", Message: alerts.Message{ID: "m", Title: bad, Text: bad, Data: json.RawMessage(`""`)}}}})
-	writeTried(t, s, alerts.Tried{ID: "m/x", State: alerts.DeliveryDead, Error: bad})
+	writeResults(t, s, alerts.DeliveryResult{ID: "m/x", State: alerts.DeliveryDead, Error: bad})
 	equal(t, "alert", alert(t, s, "a").Notice, alerts.Sent)
 	all, err := s.DeadDeliveries(within(t), alerts.DeadFilter{Max: 9})
 	if err != nil {

@@ -15,11 +15,11 @@ func tellAndResolve(ctx context.Context, s alerts.Store, resolved func(alerts.Al
 	if err != nil {
 		return err
 	}
-	var told []alerts.Told
+	var told []alerts.NoticeDecision
 	for i := range some {
-		told = append(told, alerts.Told{Alert: some[i].ID, Notice: alerts.Sent})
+		told = append(told, alerts.NoticeDecision{Alert: some[i].ID, Notice: alerts.Sent})
 	}
-	if _, err := s.Tell(ctx, told); err != nil {
+	if _, err := s.SaveNotices(ctx, told); err != nil {
 		return err
 	}
 	var last alerts.Alert // build may be called again
@@ -37,9 +37,9 @@ func tellAndResolve(ctx context.Context, s alerts.Store, resolved func(alerts.Al
 func hold(t *testing.T, s alerts.Store, user string, forMillis int64, names ...string) {
 	t.Helper()
 	now := raise(t, s, func(a *alerts.Alert) { a.User = user }, names...)
-	var told []alerts.Told
+	var told []alerts.NoticeDecision
 	for _, name := range names {
-		told = append(told, alerts.Told{Alert: name, Notice: alerts.Held, Reason: "throttle", HeldUntil: now + forMillis})
+		told = append(told, alerts.NoticeDecision{Alert: name, Notice: alerts.Held, Reason: "throttle", HeldUntil: now + forMillis})
 	}
 	tell(t, s, told...)
 }
@@ -71,12 +71,12 @@ func heldUsers(t *testing.T, s Store) {
 // digest writes a digest, and returns the ids of its alerts.
 func digest(t *testing.T, s alerts.Store, user string, max int, name string) (ids []string) {
 	t.Helper()
-	n, err := s.DigestAlerts(within(t), user, max, func(held []alerts.Alert, now int64) (alerts.Digested, error) {
+	n, err := s.DigestAlerts(within(t), user, max, func(held []alerts.Alert, now int64) (alerts.DigestDecision, error) {
 		ids = alertIDs(held)
 		if now < held[0].RaisedAt {
 			t.Errorf("at %d, raised at %d", now, held[0].RaisedAt)
 		}
-		return alerts.Digested{Name: name, Deliveries: []alerts.Delivery{delivery(name, "x")}}, nil
+		return alerts.DigestDecision{Name: name, Deliveries: []alerts.Delivery{delivery(name, "x")}}, nil
 	})
 	if err != nil || n != len(ids) {
 		t.Fatalf("digest: %d of %q, %v", n, ids, err)
@@ -115,17 +115,17 @@ func digestAhead(t *testing.T, s Store) {
 	equal(t, "no more", usersHeld(t, s, "", 9), nil)
 }
 
-// digestLater has a digest that puts some alerts off, and one that puts all off.
-func digestLater(t *testing.T, s Store) {
+// digestPostponed has a digest that puts some alerts off, and one that puts all off.
+func digestPostponed(t *testing.T, s Store) {
 	hold(t, s, "u", 0, "1", "2", "3")
 	var at int64
 	leave := func(name string, want int, ids ...string) {
 		t.Helper()
-		n, err := s.DigestAlerts(within(t), "u", 9, func(_ []alerts.Alert, now int64) (alerts.Digested, error) {
+		n, err := s.DigestAlerts(within(t), "u", 9, func(_ []alerts.Alert, now int64) (alerts.DigestDecision, error) {
 			at = now + hour
-			d := alerts.Digested{Name: name, Later: map[string]int64{}}
+			d := alerts.DigestDecision{Name: name, Postponed: map[string]int64{}}
 			for _, id := range ids {
-				d.Later[id] = at
+				d.Postponed[id] = at
 			}
 			return d, nil
 		})
@@ -157,8 +157,8 @@ func digestFails(t *testing.T, s Store) {
 		name string
 		err  error
 	}{{"d", refuse}, {"", nil}} {
-		n, err := s.DigestAlerts(within(t), "u", 9, func([]alerts.Alert, int64) (alerts.Digested, error) {
-			return alerts.Digested{Name: c.name, Deliveries: []alerts.Delivery{delivery("d", "x")}}, c.err
+		n, err := s.DigestAlerts(within(t), "u", 9, func([]alerts.Alert, int64) (alerts.DigestDecision, error) {
+			return alerts.DigestDecision{Name: c.name, Deliveries: []alerts.Delivery{delivery("d", "x")}}, c.err
 		})
 		if n != 0 || err == nil || c.err != nil && !errors.Is(err, c.err) {
 			t.Errorf("digest %q: %d, %v", c.name, n, err)
@@ -178,9 +178,9 @@ func digestsAtOnce(t *testing.T, s Store) {
 	concurrently(t, 6, func(w int) error {
 		for r := range len(names) {
 			var ids []string
-			n, err := s.DigestAlerts(within(t), "u", 3, func(held []alerts.Alert, _ int64) (alerts.Digested, error) {
+			n, err := s.DigestAlerts(within(t), "u", 3, func(held []alerts.Alert, _ int64) (alerts.DigestDecision, error) {
 				ids = alertIDs(held)
-				return alerts.Digested{Name: fmt.Sprint("d", w, ".", r)}, nil
+				return alerts.DigestDecision{Name: fmt.Sprint("d", w, ".", r)}, nil
 			})
 			if err != nil {
 				return err

@@ -24,11 +24,11 @@ func pending(t *testing.T, s alerts.Store, max int, lease time.Duration) []alert
 // makeDue moves the time at which open alerts are resolved into the past.
 func makeDue(t *testing.T, s alerts.Store, keys ...string) {
 	t.Helper()
-	var taking alerts.Taking
+	var taking alerts.TakeQuery
 	for _, key := range keys {
 		taking.Groups = append(taking.Groups, group(key))
 	}
-	take(t, s, taking, func(taken alerts.Taken) (c alerts.Changes) {
+	take(t, s, taking, func(taken alerts.TakeState) (c alerts.Changes) {
 		for i, g := range taking.Groups {
 			a := taken.Open[g]
 			a.ResolveAt = taken.Now - hour + int64(i)
@@ -50,9 +50,9 @@ func resolve(t *testing.T, s alerts.Store, keys ...string) {
 
 func silencedIsUpdated(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
-	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Silenced, Reason: "quiet"}, alerts.Told{Alert: "b", Notice: alerts.Silenced})
+	tell(t, s, alerts.NoticeDecision{Alert: "a", Notice: alerts.Silenced, Reason: "quiet"}, alerts.NoticeDecision{Alert: "b", Notice: alerts.Silenced})
 	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), nil)
-	take(t, s, alerts.Taking{Groups: []alerts.GroupID{group("a"), group("b")}}, func(taken alerts.Taken) alerts.Changes {
+	take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{group("a"), group("b")}}, func(taken alerts.TakeState) alerts.Changes {
 		a, b := taken.Open[group("a")], taken.Open[group("b")]
 		a.Notice = alerts.Pending
 		return alerts.Changes{Updated: []alerts.Alert{a, b}}
@@ -64,8 +64,8 @@ func silencedIsUpdated(t *testing.T, s Store) {
 func updateLeaves(t *testing.T, s Store) {
 	now := raise(t, s, nil, "a", "b")
 	equal(t, "given", alertIDs(pending(t, s, 9, time.Hour)), []string{"a", "b"})
-	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + hour})
-	take(t, s, alerts.Taking{Groups: []alerts.GroupID{group("a"), group("b")}}, func(taken alerts.Taken) alerts.Changes {
+	tell(t, s, alerts.NoticeDecision{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + hour})
+	take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{group("a"), group("b")}}, func(taken alerts.TakeState) alerts.Changes {
 		a, b := taken.Open[group("a")], taken.Open[group("b")]
 		a.Reason, a.HeldUntil, a.Digest, a.NoticeAt, a.ResolvedAt = "x", 1, "x", 1, 1
 		return alerts.Changes{Updated: []alerts.Alert{a, b}}
@@ -82,7 +82,7 @@ func updateLeaves(t *testing.T, s Store) {
 func pendingAlerts(t *testing.T, s Store) {
 	now := raise(t, s, nil, "c")
 	for now == raise(t, s, nil, "b") { // in a later millisecond, so that the order is defined
-		tell(t, s, alerts.Told{Alert: "b", Notice: alerts.Sent})
+		tell(t, s, alerts.NoticeDecision{Alert: "b", Notice: alerts.Sent})
 		resolve(t, s, "b")
 		prune(t, s)
 	}
@@ -94,12 +94,12 @@ func pendingAlerts(t *testing.T, s Store) {
 
 func claimedAsRaised(t *testing.T, s Store) {
 	for name, claim := range map[string]time.Duration{"claimed": time.Hour, "free": 0} {
-		take(t, s, alerts.Taking{Events: []string{"e:" + name}, Groups: []alerts.GroupID{group(name)}}, func(taken alerts.Taken) alerts.Changes {
+		take(t, s, alerts.TakeQuery{Events: []string{"e:" + name}, Groups: []alerts.GroupID{group(name)}}, func(taken alerts.TakeState) alerts.Changes {
 			return alerts.Changes{Raised: []alerts.Alert{raised(name, name, taken.Now)}, Claim: claim}
 		})
 	}
 	equal(t, "pending", alertIDs(pending(t, s, 9, time.Hour)), []string{"free"})
-	equal(t, "told", tell(t, s, alerts.Told{Alert: "claimed", Notice: alerts.Held}), []string{"claimed"})
+	equal(t, "told", tell(t, s, alerts.NoticeDecision{Alert: "claimed", Notice: alerts.Held}), []string{"claimed"})
 }
 
 func pendingAtOnce(t *testing.T, s Store) {
@@ -137,13 +137,13 @@ func drain(sent chan string) (all []string) {
 func tellOnce(t *testing.T, s Store) {
 	now := raise(t, s, nil, "a", "b", "c")
 	told := tell(t, s,
-		alerts.Told{Alert: "b", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("b.raised", "x"), delivery("b.raised", "y")}},
-		alerts.Told{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + 5},
-		alerts.Told{Alert: "nobody", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("nobody", "x")}})
+		alerts.NoticeDecision{Alert: "b", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("b.raised", "x"), delivery("b.raised", "y")}},
+		alerts.NoticeDecision{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + 5},
+		alerts.NoticeDecision{Alert: "nobody", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("nobody", "x")}})
 	equal(t, "told", told, []string{"a", "b"})
 	told = tell(t, s,
-		alerts.Told{Alert: "b", Notice: alerts.Held, Reason: "no", Deliveries: []alerts.Delivery{delivery("b.again", "x")}},
-		alerts.Told{Alert: "c", Notice: alerts.Silenced, Reason: "hush", Deliveries: []alerts.Delivery{delivery("b.raised", "x")}})
+		alerts.NoticeDecision{Alert: "b", Notice: alerts.Held, Reason: "no", Deliveries: []alerts.Delivery{delivery("b.again", "x")}},
+		alerts.NoticeDecision{Alert: "c", Notice: alerts.Silenced, Reason: "hush", Deliveries: []alerts.Delivery{delivery("b.raised", "x")}})
 	equal(t, "told then", told, []string{"c"})
 	equal(t, "told nobody", tell(t, s), nil)
 	waiting, err := s.WaitingDeliveries(within(t))
@@ -164,12 +164,12 @@ func tellAtOnce(t *testing.T, s Store) {
 	raise(t, s, nil, names...)
 	told := make(chan string, 100)
 	concurrently(t, 6, func(w int) error {
-		var some []alerts.Told
+		var some []alerts.NoticeDecision
 		for i := range names {
 			name := names[(i*3+w)%len(names)] // each in a different order
-			some = append(some, alerts.Told{Alert: name, Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery(fmt.Sprint(name, ".", w), "x")}})
+			some = append(some, alerts.NoticeDecision{Alert: name, Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery(fmt.Sprint(name, ".", w), "x")}})
 		}
-		ids, err := s.Tell(within(t), some)
+		ids, err := s.SaveNotices(within(t), some)
 		for _, id := range ids {
 			told <- id
 		}
@@ -186,7 +186,7 @@ func tellAtOnce(t *testing.T, s Store) {
 func resolveAlerts(t *testing.T, s Store) {
 	raise(t, s, nil, "later", "b", "a", "pending")
 	for _, id := range []string{"later", "a", "b"} {
-		tell(t, s, alerts.Told{Alert: id, Notice: alerts.Sent})
+		tell(t, s, alerts.NoticeDecision{Alert: id, Notice: alerts.Sent})
 	}
 	makeDue(t, s, "b", "a", "pending")
 	var built []alerts.Alert
@@ -207,7 +207,7 @@ func resolveAlerts(t *testing.T, s Store) {
 	deliveries := dueIDs(t, s, "x")
 	slices.Sort(deliveries)
 	equal(t, "deliveries", deliveries, []string{"a.resolved/x", "b.resolved/x"})
-	seen := take(t, s, alerts.Taking{Groups: []alerts.GroupID{group("a"), group("later")}}, func(taken alerts.Taken) alerts.Changes {
+	seen := take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{group("a"), group("later")}}, func(taken alerts.TakeState) alerts.Changes {
 		return alerts.Changes{Raised: []alerts.Alert{raised("a2", "a", taken.Now)}}
 	})
 	_, open := seen.Open[group("a")]
@@ -221,11 +221,11 @@ func resolveAhead(t *testing.T, s Store) {
 	const day = 24 * hour
 	raise(t, s, nil, "late", "later", "legal", "due", "pending")
 	for _, id := range []string{"late", "later", "legal", "due"} {
-		tell(t, s, alerts.Told{Alert: id, Notice: alerts.Sent})
+		tell(t, s, alerts.NoticeDecision{Alert: id, Notice: alerts.Sent})
 	}
 	puts := map[string]int64{"late": 33 * day, "later": 34 * day, "legal": 31 * day, "due": -hour, "pending": 33 * day}
 	for id, from := range puts {
-		take(t, s, alerts.Taking{Groups: []alerts.GroupID{group(id)}}, func(taken alerts.Taken) alerts.Changes {
+		take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{group(id)}}, func(taken alerts.TakeState) alerts.Changes {
 			a := taken.Open[group(id)]
 			a.ResolveAt = taken.Now + from
 			return alerts.Changes{Updated: []alerts.Alert{a}}
@@ -246,7 +246,7 @@ func resolveAhead(t *testing.T, s Store) {
 
 func resolveFails(t *testing.T, s Store) {
 	raise(t, s, nil, "a", "b")
-	tell(t, s, alerts.Told{Alert: "a", Notice: alerts.Sent}, alerts.Told{Alert: "b", Notice: alerts.Sent})
+	tell(t, s, alerts.NoticeDecision{Alert: "a", Notice: alerts.Sent}, alerts.NoticeDecision{Alert: "b", Notice: alerts.Sent})
 	makeDue(t, s, "a", "b")
 	refuse := errors.New("no")
 	n, err := s.ResolveAlerts(within(t), 9, func(a alerts.Alert) ([]alerts.Delivery, error) {
@@ -273,8 +273,8 @@ func resolveAndTake(t *testing.T, s Store) {
 	concurrently(t, takers+2, func(w int) error {
 		for r := range rounds {
 			if w < takers {
-				err := s.Take(within(t), alerts.Taking{Events: []string{fmt.Sprint(w, ".", r)}, Groups: groups},
-					func(seen alerts.Taken) (alerts.Changes, error) { return count(seen, groups), nil })
+				err := s.Take(within(t), alerts.TakeQuery{Events: []string{fmt.Sprint(w, ".", r)}, Groups: groups},
+					func(seen alerts.TakeState) (alerts.Changes, error) { return count(seen, groups), nil })
 				if err != nil {
 					return err
 				}

@@ -58,7 +58,7 @@ func alertPages(t *testing.T, s Store) {
 			a.User, a.Policy = []string{"u", "v"}[i%2], []string{"p", "q", "r"}[i%3]
 		}, name)
 	}
-	tell(t, s, alerts.Told{Alert: "3", Notice: alerts.Sent}, alerts.Told{Alert: "6", Notice: alerts.Sent})
+	tell(t, s, alerts.NoticeDecision{Alert: "3", Notice: alerts.Sent}, alerts.NoticeDecision{Alert: "6", Notice: alerts.Sent})
 	resolve(t, s, "3", "6")
 	for _, c := range []struct {
 		filter alerts.AlertFilter
@@ -107,7 +107,7 @@ func pruneAlerts(t *testing.T, s Store) {
 	hold(t, s, "u", 0, "told")
 	digest(t, s, "u", 9, "d")
 	hold(t, s, "u", 0, "held")
-	tell(t, s, alerts.Told{Alert: "open", Notice: alerts.Sent}, alerts.Told{Alert: "sent", Notice: alerts.Sent}, alerts.Told{Alert: "silenced", Notice: alerts.Silenced})
+	tell(t, s, alerts.NoticeDecision{Alert: "open", Notice: alerts.Sent}, alerts.NoticeDecision{Alert: "sent", Notice: alerts.Sent}, alerts.NoticeDecision{Alert: "silenced", Notice: alerts.Silenced})
 	resolve(t, s, "sent", "silenced", "told", "held")
 	before := time.UnixMilli(alert(t, s, "sent").ResolvedAt)
 	if n, err := s.PruneAlerts(within(t), before, 9); n != 0 || err != nil {
@@ -135,7 +135,7 @@ func pruneAlerts(t *testing.T, s Store) {
 func pruneRest(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "sent", "dead", "waiting")
 	makeDead(t, s, "dead/x")
-	writeTried(t, s, alerts.Tried{ID: "sent/x", State: alerts.DeliverySent})
+	writeResults(t, s, alerts.DeliveryResult{ID: "sent/x", State: alerts.DeliverySent})
 	for id, lasts := range map[string]time.Duration{"short": time.Second, "long": 24 * time.Hour} {
 		if _, err := s.AddSilence(within(t), alerts.Silence{ID: id}, lasts); err != nil {
 			t.Fatal(err)
@@ -164,7 +164,7 @@ func pruneRest(t *testing.T, s Store) {
 func pruneTaken(t *testing.T, s Store) {
 	groups := []alerts.GroupID{group("a"), group("b"), group("open")}
 	raise(t, s, nil, "open")
-	take(t, s, alerts.Taking{Events: []string{"1", "2", "3"}, Groups: groups}, func(alerts.Taken) alerts.Changes {
+	take(t, s, alerts.TakeQuery{Events: []string{"1", "2", "3"}, Groups: groups}, func(alerts.TakeState) alerts.Changes {
 		c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
 		for _, g := range groups {
 			c.States[g] = json.RawMessage(`1`)
@@ -180,7 +180,7 @@ func pruneTaken(t *testing.T, s Store) {
 			t.Errorf("forget %d: %d, %v; want %d", i, n, err, c.want)
 		}
 	}
-	seen := take(t, s, alerts.Taking{Events: []string{"1"}, Groups: groups}, nil)
+	seen := take(t, s, alerts.TakeQuery{Events: []string{"1"}, Groups: groups}, nil)
 	equal(t, "states", seen.States, map[alerts.GroupID]json.RawMessage{group("open"): json.RawMessage(`1`)})
 	equal(t, "fresh again", seen.Fresh, map[string]bool{"1": true})
 }

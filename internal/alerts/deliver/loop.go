@@ -277,7 +277,7 @@ func (l *loop) save(ctx context.Context, first attempt) {
 		break
 	}
 	l.inFlight -= len(all)
-	tried := make([]alerts.Tried, len(all))
+	tried := make([]alerts.DeliveryResult, len(all))
 	for i := range all {
 		tried[i] = l.evaluate(ctx, &all[i])
 	}
@@ -285,11 +285,11 @@ func (l *loop) save(ctx context.Context, first attempt) {
 }
 
 // write stores results, with retries: a delivery whose result is not stored is sent again.
-func (l *loop) write(ctx context.Context, tried []alerts.Tried) {
+func (l *loop) write(ctx context.Context, tried []alerts.DeliveryResult) {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		storeCtx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
-		return struct{}{}, l.s.cfg.Outbox.Deliver(storeCtx, tried)
+		return struct{}{}, l.s.cfg.Outbox.SaveResults(storeCtx, tried)
 	}, backoff.WithMaxElapsedTime(saveTimeout))
 	if err != nil {
 		l.s.cfg.Logger.Error("how deliveries of alerts ended could not be kept; they are sent again, with the same ids",

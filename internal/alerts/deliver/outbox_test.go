@@ -109,7 +109,7 @@ func (o *memory) OtherDeliveries(_ context.Context, channels []string, due time.
 	return others, nil
 }
 
-func (o *memory) Deliver(ctx context.Context, all []alerts.Tried) error {
+func (o *memory) SaveResults(ctx context.Context, all []alerts.DeliveryResult) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.failures--; o.failures >= 0 {

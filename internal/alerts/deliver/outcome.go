@@ -40,8 +40,8 @@ func jitter(d time.Duration) time.Duration {
 }
 
 // evaluate decides what happens to a delivery after an attempt, and updates the state of the channel.
-func (l *loop) evaluate(ctx context.Context, a *attempt) alerts.Tried {
-	t := alerts.Tried{ID: a.delivery.ID, Counts: true, State: alerts.DeliverySent}
+func (l *loop) evaluate(ctx context.Context, a *attempt) alerts.DeliveryResult {
+	t := alerts.DeliveryResult{ID: a.delivery.ID, Counts: true, State: alerts.DeliverySent}
 	outcome := Sent
 	refusal, refused := errors.AsType[*alerts.Refusal](a.err)
 	switch {
@@ -70,7 +70,7 @@ func (l *loop) enableIfMoved(ctx context.Context, target string) {
 }
 
 // putOff makes a delivery wait that was not tried to the end. It keeps the error of the attempt before, if there was one.
-func (l *loop) putOff(t *alerts.Tried, a *attempt, wait time.Duration) Outcome {
+func (l *loop) putOff(t *alerts.DeliveryResult, a *attempt, wait time.Duration) Outcome {
 	t.State, t.Counts = alerts.DeliveryWaiting, false
 	t.DueAt = l.dueAt(a, wait)
 	t.Error = a.delivery.Error
@@ -81,7 +81,7 @@ func (l *loop) putOff(t *alerts.Tried, a *attempt, wait time.Duration) Outcome {
 }
 
 // failed schedules a retry of a failed delivery, or makes it a dead letter if a retry is useless or no attempt is left.
-func (l *loop) failed(t *alerts.Tried, a *attempt, refusal *alerts.Refusal) Outcome {
+func (l *loop) failed(t *alerts.DeliveryResult, a *attempt, refusal *alerts.Refusal) Outcome {
 	attempts := a.delivery.Attempts + 1
 	retryAfter := time.Duration(0)
 	if refusal != nil {
@@ -112,7 +112,7 @@ func (l *loop) dueAt(a *attempt, wait time.Duration) int64 {
 	return a.delivery.DueAt + wait.Milliseconds()
 }
 
-func (l *loop) markDead(t *alerts.Tried, reason string) {
+func (l *loop) markDead(t *alerts.DeliveryResult, reason string) {
 	t.State, t.Error = alerts.DeliveryDead, short(reason)
 	l.s.cfg.Logger.Error("a delivery of an alert is a dead letter", "channel", l.name, "delivery", t.ID, "error", t.Error)
 }
@@ -159,9 +159,9 @@ func (l *loop) resume() {
 // giveUp makes deliveries of a disabled channel dead letters.
 func (l *loop) giveUp(ctx context.Context, due []alerts.Delivery) {
 	d, _ := l.disabled()
-	tried := make([]alerts.Tried, len(due))
+	tried := make([]alerts.DeliveryResult, len(due))
 	for i := range due {
-		tried[i] = alerts.Tried{ID: due[i].ID, State: alerts.DeliveryDead,
+		tried[i] = alerts.DeliveryResult{ID: due[i].ID, State: alerts.DeliveryDead,
 			Error: short("the channel is disabled: " + d.Reason)}
 		l.s.cfg.Observer.DeliveryTried(l.name, string(Disabled), 0)
 	}
@@ -188,17 +188,17 @@ func (s *Sender) sweepRemoved(ctx context.Context) {
 	}
 	others, err := s.cfg.Outbox.OtherDeliveries(ctx, names, removedGrace, sweepMax)
 	if err == nil && len(others) > 0 {
-		err = s.cfg.Outbox.Deliver(ctx, s.markRemoved(others))
+		err = s.cfg.Outbox.SaveResults(ctx, s.markRemoved(others))
 	}
 	s.logStore(ctx, "look for deliveries of channels that are no more", err)
 }
 
 // markRemoved makes deliveries of removed channels dead letters.
-func (s *Sender) markRemoved(others []alerts.Delivery) []alerts.Tried {
-	tried, channels := make([]alerts.Tried, len(others)), make([]string, len(others))
+func (s *Sender) markRemoved(others []alerts.Delivery) []alerts.DeliveryResult {
+	tried, channels := make([]alerts.DeliveryResult, len(others)), make([]string, len(others))
 	for i := range others {
 		channels[i] = others[i].Channel
-		tried[i] = alerts.Tried{ID: others[i].ID, State: alerts.DeliveryDead,
+		tried[i] = alerts.DeliveryResult{ID: others[i].ID, State: alerts.DeliveryDead,
 			Error: short(fmt.Sprintf("there is no channel %q in the rules any more", others[i].Channel))}
 		s.cfg.Observer.DeliveryTried("", string(Removed), 0)
 	}

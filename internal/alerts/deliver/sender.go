@@ -15,7 +15,7 @@ import (
 type Outbox interface {
 	DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error)
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error)
-	Deliver(ctx context.Context, all []alerts.Tried) error
+	SaveResults(ctx context.Context, all []alerts.DeliveryResult) error
 	RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error)
 	EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error)
 	DisableChannel(ctx context.Context, d alerts.Disabled) error

@@ -82,11 +82,11 @@ type forgetful struct {
 	writes atomic.Int64
 }
 
-func (f *forgetful) Deliver(ctx context.Context, all []alerts.Tried) error {
+func (f *forgetful) SaveResults(ctx context.Context, all []alerts.DeliveryResult) error {
 	if f.writes.Add(1)%3 == 1 {
 		return errors.New("the connection broke")
 	}
-	return f.Store.Deliver(ctx, all)
+	return f.Store.SaveResults(ctx, all)
 }
 
 // runSender runs a sender until the test stops it.
@@ -186,8 +186,8 @@ func TestWhatTheDeadHaveClaimedIsSent(t *testing.T) {
 		stop()
 		holdEnded(t, s, ids, alerts.DeliverySent)
 		// The dead one was only slow: what it tells now is late.
-		late := alerts.Tried{ID: claimed[0].ID, State: alerts.DeliveryWaiting, Error: "late", Counts: true}
-		if err := s.Deliver(t.Context(), []alerts.Tried{late}); err != nil {
+		late := alerts.DeliveryResult{ID: claimed[0].ID, State: alerts.DeliveryWaiting, Error: "late", Counts: true}
+		if err := s.SaveResults(t.Context(), []alerts.DeliveryResult{late}); err != nil {
 			t.Fatal(err)
 		}
 		holdEnded(t, s, ids, alerts.DeliverySent)
