@@ -251,16 +251,11 @@ func (l *loop) lastErr() string {
 // recall makes deliveries due that were scheduled too far ahead while the store's clock was ahead.
 func (s *Sender) recall(ctx context.Context) {
 	recalled := 0
-	for end := s.cfg.Now().Add(sweepFor); ctx.Err() == nil && s.cfg.Now().Before(end); {
-		storeCtx, cancel := context.WithTimeout(ctx, storeTimeout)
-		n, err := s.cfg.Outbox.RecallDeliveries(storeCtx, maxWait, leaseFor, sweepMax)
-		cancel()
-		s.logStore(ctx, "look for deliveries of a clock that was ahead", err)
+	s.inBatches(ctx, "look for deliveries of a clock that was ahead", func(ctx context.Context) (int, error) {
+		n, err := s.cfg.Outbox.RecallDeliveries(ctx, maxWait, leaseFor, sweepMax)
 		recalled += n
-		if err != nil || n < sweepMax {
-			break
-		}
-	}
+		return n, err
+	})
 	if recalled > 0 {
 		s.cfg.Logger.Warn("deliveries of alerts are due again: the store's clock was ahead when they were put off", "deliveries", recalled)
 	}
@@ -269,21 +264,29 @@ func (s *Sender) recall(ctx context.Context) {
 // sweepOld makes deliveries dead letters that have waited for maxAge, however often they were tried.
 func (s *Sender) sweepOld(ctx context.Context) {
 	ended := map[string]int{}
-	for end := s.cfg.Now().Add(sweepFor); ctx.Err() == nil && s.cfg.Now().Before(end); {
-		storeCtx, cancel := context.WithTimeout(ctx, storeTimeout)
-		some, err := s.cfg.Outbox.EndDeliveries(storeCtx, alerts.Overdue{Age: maxAge, Lease: leaseFor, Max: sweepMax}, s.tooOldReason)
-		cancel()
-		s.logStore(ctx, "look for deliveries that are too old", err)
+	s.inBatches(ctx, "look for deliveries that are too old", func(ctx context.Context) (int, error) {
+		some, err := s.cfg.Outbox.EndDeliveries(ctx, alerts.Overdue{Age: maxAge, Lease: leaseFor, Max: sweepMax}, s.tooOldReason)
 		for i := range some {
 			ended[some[i].Channel]++
 			s.cfg.Observer.DeliveryTried(s.label(some[i].Channel), string(Dead), 0)
 		}
-		if err != nil || len(some) < sweepMax {
-			break
-		}
-	}
+		return len(some), err
+	})
 	for channel, n := range ended {
 		s.cfg.Logger.Error("deliveries of alerts are dead letters: they are too old", "channel", channel, "deliveries", n, "age", maxAge)
+	}
+}
+
+// inBatches calls sweep until it fails, or returns less than a full batch, or sweepFor is over.
+func (s *Sender) inBatches(ctx context.Context, act string, sweep func(ctx context.Context) (int, error)) {
+	for end := s.cfg.Now().Add(sweepFor); ctx.Err() == nil && s.cfg.Now().Before(end); {
+		storeCtx, cancel := context.WithTimeout(ctx, storeTimeout)
+		n, err := sweep(storeCtx)
+		cancel()
+		s.logStore(ctx, act, err)
+		if err != nil || n < sweepMax {
+			return
+		}
 	}
 }
 
