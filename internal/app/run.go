@@ -61,7 +61,7 @@ type limiter struct {
 	otherStoreSeen atomic.Int64
 	// embedded is nil with NATSURL.
 	embedded *bus.Embedded
-	// requests and events are two connections, so that draining the service does not close the other parts' one.
+	// requests has the service and the broadcasts, events everything else; startNATS says why they are two.
 	requests *nats.Conn
 	events   *nats.Conn
 	metrics  *web.Metrics
@@ -344,7 +344,7 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 		l.metrics.WatchDeciding(service.Deciding)
 	}
 	l.onStop("service", func(ctx context.Context) error {
-		service.HandOver(ctx)
+		service.HandOver(ctx)                        // until it returns requests are decided, and the engine needs the messages of other workers
 		for _, unsubscribe := range l.unsubscribes { // Stop waits until its connection has no subscription
 			unsubscribe()
 		}
