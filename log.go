@@ -29,7 +29,7 @@ const logTimeout = 100 * time.Millisecond
 // For a line that the service would drop, such as one without a Key or with Status 0, LogRequest returns an [*Error]
 // with Status 400 and the Field at fault, written as "[2].status" if there are several lines. The other lines are sent
 // nevertheless: what one client sends, such as a method of 20 bytes, must not keep the requests of others out of the
-// log. A line that NATS does not take in one message is an [*Error] with Status 413.
+// log. A line that NATS does not take in one message is an [*Error] with Status 413; the others are sent, too.
 func (c *Client) LogRequest(entries ...LogEntry) error {
 	var invalid error // of the first invalid line
 	lines := make([][]byte, 0, len(entries))
@@ -65,6 +65,7 @@ func (c *Client) publish(lines [][]byte) error {
 	if n := c.nc.MaxPayload(); n > 0 {
 		maxBytes = min(maxBytes, int(n))
 	}
+	var large error // of the first line that is too large by itself
 	for len(lines) > 0 {
 		n, size := 1, len(lines[0])+len("[]")
 		for n < len(lines) && size+len(",")+len(lines[n]) <= maxBytes {
@@ -77,13 +78,13 @@ func (c *Client) publish(lines [][]byte) error {
 		}
 		switch err := c.nc.Publish(SubjectUsage, body); {
 		case errors.Is(err, nats.ErrMaxPayload):
-			return tooLarge(SubjectUsage, body)
+			large = cmp.Or[error](large, tooLarge(SubjectUsage, body))
 		case err != nil:
 			return fmt.Errorf("%s: %w", SubjectUsage, err)
 		}
 		lines = lines[n:]
 	}
-	return nil
+	return large
 }
 
 // line returns the line's JSON, or an error if the service would drop the line.

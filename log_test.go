@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // lines returns the messages that are sent to the request log.
@@ -29,6 +30,25 @@ func lines(t *testing.T, nc *nats.Conn) (next func() string) {
 			t.Fatal(err)
 		}
 		return string(m.Data)
+	}
+}
+
+// TestALineThatNATSDoesNotTakeKeepsNoOtherOut of the log.
+func TestALineThatNATSDoesNotTakeKeepsNoOtherOut(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
+	next := lines(t, nc)
+	line := limits.LogEntry{Key: "a", Endpoint: "/", Method: "GET", Status: 200}
+	large, last := line, line
+	large.Key, last.Key = strings.Repeat("<", 256), "b" // six bytes each
+	err := limits.NewClient(nc).LogRequest(line, large, last)
+	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 413 || e.Code != limits.CodeTooLarge {
+		t.Errorf("%v, want 413 too_large", err)
+	}
+	for _, key := range []string{"a", "b"} {
+		if got := next(); !strings.Contains(got, `"key":"`+key+`"`) {
+			t.Errorf("got %s, want the line of %s", got, key)
+		}
 	}
 }
 
