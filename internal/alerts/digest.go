@@ -21,12 +21,17 @@ const (
 	// be larger than a channel accepts.
 	digestKeys     = 10
 	digestPolicies = 100
+	// digestFailures is after how many users in a row whose digest failed a run ends: then the store fails, and not what
+	// it has of one user.
+	digestFailures = 3
 )
 
-// Digest is a job that runs every hour. It sends each user's held alerts, in one message per channel.
+// Digest is a job that runs every hour. It sends each user's held alerts, in one message per channel. A user whose digest
+// fails does not keep the others from theirs.
 func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	digests, alerts, after := 0, 0, ""
-	for {
+	var failure error
+	for inRow := 0; ; {
 		users, err := s.Store.HeldUsers(ctx, after, digestUsers)
 		if err != nil {
 			return digestNote(digests, alerts), err
@@ -38,12 +43,19 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 		for _, user := range users {
 			d, n, err := s.digestUser(ctx, user, silences)
 			digests, alerts, after = digests+d, alerts+n, user
-			if err != nil {
-				return digestNote(digests, alerts), err
+			if err == nil {
+				inRow = 0
+				continue
+			}
+			if failure == nil {
+				failure = fmt.Errorf("digest of user %q: %w", user, err)
+			}
+			if inRow++; inRow == digestFailures || ctx.Err() != nil {
+				return digestNote(digests, alerts), failure
 			}
 		}
 		if len(users) < digestUsers {
-			return digestNote(digests, alerts), nil
+			return digestNote(digests, alerts), failure
 		}
 	}
 }

@@ -2,6 +2,7 @@ package alerts_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -254,6 +255,46 @@ func TestARunTellsNothingThatWasHeldMeanwhile(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// refusing is a store that fails for some users' digests.
+type refusing struct {
+	alerts.Store
+	users []string
+	asked *int
+}
+
+func (f refusing) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.DigestDecision, error)) (int, error) {
+	if *f.asked++; slices.Contains(f.users, user) {
+		return 0, errors.New("disk I/O error")
+	}
+	return f.Store.DigestAlerts(ctx, user, max, build)
+}
+
+// TestAUserWhoseDigestFailsKeepsNobodyWaiting: the others get theirs in the same hour, unless the store fails altogether.
+func TestAUserWhoseDigestFailsKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		failing string
+		note    string
+		asked   int
+	}{
+		{"a", "4 digests of 4 alerts", 5},
+		{"a b d e", "1 digests of 1 alerts", 5},
+		{"a b c", "0 digests of 0 alerts", 3},
+	} {
+		r, asked := newRig(t, oneAnHour), 0
+		s := r.run(refusing{r.store, strings.Fields(c.failing), &asked})
+		for i, user := range []string{"a", "b", "c", "d", "e"} {
+			r.take(s, r.exceeded(user, "sent", 1), r.exceeded(user, "held", 1))
+			r.seen.wait(t, "held", i+1)
+		}
+		r.advance(time.Hour)
+		note, err := s.Digest(t.Context())
+		if err == nil || !strings.Contains(err.Error(), `user "a"`) || note != c.note || asked != c.asked {
+			t.Errorf("failing for %s: %s after %d users, %v; want %s after %d", c.failing, note, asked, err, c.note, c.asked)
+		}
 	}
 }
 
