@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -49,11 +50,52 @@ func alertsSchema(t *testing.T) []byte {
 			f(p)
 		}
 	}
+	oneTarget(s.Definitions["FileChannel"])
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return append(b, '\n')
+}
+
+// oneTarget asks for exactly one target of a channel, and for none and a setting of a built-in one.
+func oneTarget(channel *jsonschema.Schema) {
+	names := jsonschema.NewProperties()
+	names.Set("name", &jsonschema.Schema{Enum: []any{alerts.ChannelNATS, alerts.ChannelLog}})
+	targets := required("webhook", "slack", "smtp")
+	channel.If = &jsonschema.Schema{Properties: names}
+	channel.Then = &jsonschema.Schema{Required: []string{"resolved"}, Not: &jsonschema.Schema{AnyOf: targets}}
+	channel.Else = &jsonschema.Schema{OneOf: targets}
+}
+
+// TestAlertsSchemaKnowsTheTargetsOfChannels: it takes what the loader takes, and nothing that leads nowhere or to two places.
+func TestAlertsSchemaKnowsTheTargetsOfChannels(t *testing.T) {
+	t.Parallel()
+	verdict := fileVerdict(t, alertsFile)
+	const files = "../internal/alerts/testdata/"
+	good, err := filepath.Glob("../examples/*/alerts.yaml")
+	if err != nil || len(good) < 2 {
+		t.Fatalf("files %v, error %v; want those of the examples", good, err)
+	}
+	for _, file := range append(good, "../examples/alerts.yaml", files+"full.yaml") {
+		if err := verdict(readText(t, file)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	for _, bad := range []string{"no-target", "two-targets", "nats-target", "log-nothing", "no-name", "bad-name", "unknown-kind", "resolved-text"} {
+		if verdict(readText(t, files+"bad/channel-"+bad+".yaml")) == nil {
+			t.Errorf("the channel of %s is taken", bad)
+		}
+	}
+}
+
+func readText(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // textOrTexts returns the schemas of the types that may be one text or a list in YAML.

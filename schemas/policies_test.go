@@ -124,10 +124,10 @@ func boundPolicies(fields interface {
 	}
 }
 
-// policiesVerdict returns a function that validates a policy file with the schema.
-func policiesVerdict(t *testing.T) func(text string) error {
+// fileVerdict returns a function that validates a YAML file with a schema.
+func fileVerdict(t *testing.T, name string) func(text string) error {
 	t.Helper()
-	data, err := fs.ReadFile(schemas.FS, policiesFile)
+	data, err := fs.ReadFile(schemas.FS, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,10 +136,10 @@ func policiesVerdict(t *testing.T) func(text string) error {
 		t.Fatal(err)
 	}
 	c := validator.NewCompiler()
-	if err := c.AddResource(policiesFile, doc); err != nil {
+	if err := c.AddResource(name, doc); err != nil {
 		t.Fatal(err)
 	}
-	schema, err := c.Compile(policiesFile)
+	schema, err := c.Compile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,17 +160,13 @@ func policiesVerdict(t *testing.T) func(text string) error {
 // TestPoliciesSchemaTakesWhatIsGood: the schema accepts files that the loader accepts.
 func TestPoliciesSchemaTakesWhatIsGood(t *testing.T) {
 	t.Parallel()
-	verdict := policiesVerdict(t)
+	verdict := fileVerdict(t, policiesFile)
 	files, err := filepath.Glob("../examples/*/policies.yaml")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("files %v, error %v; want those of the examples", files, err)
 	}
 	for _, file := range append(files, "../internal/policy/testdata/full.yaml") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := verdict(string(text)); err != nil {
+		if err := verdict(readText(t, file)); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
@@ -179,7 +175,7 @@ func TestPoliciesSchemaTakesWhatIsGood(t *testing.T) {
 // TestPoliciesSchemaHasTheBounds of a policy file. The tests of package policy check the loader for the same bounds.
 func TestPoliciesSchemaHasTheBounds(t *testing.T) {
 	t.Parallel()
-	verdict := policiesVerdict(t)
+	verdict := fileVerdict(t, policiesFile)
 	many := func(n int, each string) string {
 		var b strings.Builder
 		for i := range n {
