@@ -14,7 +14,7 @@ import (
 
 type alertsPreviewCmd struct {
 	natsFlags
-	File  string   `arg:"" optional:"" type:"existingfile" help:"The alerts file; the built-in rule unless given."`
+	File  string   `arg:"" optional:"" help:"The alerts file; the built-in rule unless given."`
 	Since spanFlag `default:"2h" placeholder:"SPAN" help:"How far to look back, such as 2h or 7d (${default})."`
 	Max   int      `default:"1000000" placeholder:"N" help:"At most N events, the oldest first (${default})."`
 	List  bool     `help:"List every alert instead of counts by rule and user."`
@@ -40,6 +40,10 @@ func (c *alertsPreviewCmd) Validate() error {
 }
 
 func (c *alertsPreviewCmd) Run(s *session) error {
+	rules, err := app.PreviewRules(c.File)
+	if err != nil {
+		return err
+	}
 	nc, err := c.connect(s, "alerts preview")
 	if err != nil {
 		return err
@@ -47,7 +51,7 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	defer nc.Close()
 	// Not s.now, which tests set: the real time is close to the server's clock.
 	since := time.Now().Add(-time.Duration(c.Since))
-	p, err := app.PreviewAlerts(s.ctx, app.PreviewOptions{Conn: nc, File: c.File, Since: since, Max: c.Max, Progress: readProgress(s)})
+	p, err := app.PreviewAlerts(s.ctx, app.PreviewOptions{Conn: nc, Rules: rules, Since: since, Max: c.Max, Progress: readProgress(s)})
 	if err != nil {
 		return fmt.Errorf("preview alerts: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -186,7 +187,6 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 		"alerts replay --all":                             "say --yes",
 		"alerts test-send --wait=-1s":                     "--wait: -1s is below 0",
 		"alerts preview --max 0":                          "--max: 0 is not between",
-		"alerts preview /does/not/exist.yaml":             "/does/not/exist.yaml",
 		"watch --type limits.consume":                     `--type: "limits.consume" is not one of limits.warning`,
 		"alerts silence --user 7 --for 0h --reason again": "is no span above 0",
 	} {
@@ -235,6 +235,7 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	}
 	// No key reaches the threshold of its rule; its secret is not needed.
 	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 taken by a rule: 0 alerts, 0 sent", "")
+	preview(filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; say a higher --max")
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "there is no stream LIMITS on this NATS server")
 }

@@ -15,8 +15,8 @@ import (
 type PreviewOptions struct {
 	// Conn reaches the NATS server that keeps the events.
 	Conn *nats.Conn
-	// File is the alerts file; the built-in rule when empty. Its secrets are not needed.
-	File string
+	// Rules are tried on the events.
+	Rules *AlertRules
 	// Since selects events that reached the stream at this time or later.
 	Since time.Time
 	// Max bounds how many events are read, the oldest first.
@@ -43,13 +43,9 @@ type AlertPreview struct {
 
 // PreviewAlerts runs rules over events of the stream in memory. It acknowledges, stores and sends nothing.
 func PreviewAlerts(ctx context.Context, o PreviewOptions) (*AlertPreview, error) {
-	rules, err := previewRules(o.File)
-	if err != nil {
-		return nil, err
-	}
 	var history bus.History
 	var read error
-	p, err := alerts.NewPreview(rules, func(yield func(alerts.Event) bool) {
+	p, err := alerts.NewPreview(o.Rules, func(yield func(alerts.Event) bool) {
 		history, read = bus.ReadHistory(ctx, bus.HistoryConfig{Conn: o.Conn, Since: o.Since, Max: o.Max, Progress: o.Progress}, yield)
 	})
 	if read != nil {
@@ -66,8 +62,9 @@ func PreviewAlerts(ctx context.Context, o PreviewOptions) (*AlertPreview, error)
 	return out, nil
 }
 
-// previewRules reads the rules without their secrets, because nothing is sent.
-func previewRules(file string) (*AlertRules, error) {
+// PreviewRules reads an alerts file without its secrets, because nothing is sent. Without a file it returns the built-in
+// rule.
+func PreviewRules(file string) (*AlertRules, error) {
 	if file == "" {
 		return alerts.Default(), nil
 	}
