@@ -72,7 +72,7 @@ FROM ahead WHERE d.ctid = ahead.place`
 SELECT d.id FROM unnest($1::text[]) AS u (id)
 CROSS JOIN LATERAL (SELECT id FROM alert_deliveries WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1 FOR UPDATE) d`
 
-	deliverSQL = `
+	saveResultsSQL = `
 UPDATE alert_deliveries d SET state = u.state, attempts = d.attempts + u.counts, error = u.error,
 	due_at = CASE u.state WHEN 'waiting' THEN u.due_at ELSE d.due_at END,
 	ended_at = CASE u.state WHEN 'waiting' THEN 0 ELSE ` + nowMillis + ` END
@@ -205,7 +205,7 @@ func queueResults(b *pgx.Batch, all []alerts.DeliveryResult) {
 		}
 		return 0
 	})
-	b.Queue(deliverSQL, column(all, resultID), column(all, func(t *alerts.DeliveryResult) string { return string(t.State) }),
+	b.Queue(saveResultsSQL, column(all, resultID), column(all, func(t *alerts.DeliveryResult) string { return string(t.State) }),
 		column(all, func(t *alerts.DeliveryResult) int64 { return t.DueAt }),
 		column(all, func(t *alerts.DeliveryResult) string { return sanitize(t.Error) }), counts)
 }

@@ -28,7 +28,7 @@ SELECT a.id FROM unnest($1::text[]) AS u (id)
 CROSS JOIN LATERAL (SELECT id, notice FROM alerts WHERE id BETWEEN u.id AND u.id ORDER BY id LIMIT 1 FOR UPDATE) a
 WHERE a.notice = 'pending'`
 
-	tellAlertsSQL = `
+	saveNoticesSQL = `
 UPDATE alerts a SET notice = u.notice, reason = u.reason, notice_at = ` + nowMillis + `, held_until = u.held_until
 FROM (
 	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS u (id, notice, reason, held_until)` + thoseAlerts
@@ -99,7 +99,7 @@ func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration)
 }
 
 // SaveNotices implements [alerts.Store].
-func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (told []string, err error) {
+func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (changed []string, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
@@ -110,29 +110,29 @@ func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (t
 	ids := sortedUnique(column(all, func(t *alerts.NoticeDecision) string { return t.Alert }))
 	err = s.transact(ctx, "write who was told of alerts", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPendingSQL, ids)
-		if told, err = collect(rows, err, oneColumn[string]); err != nil || len(told) == 0 {
+		if changed, err = collect(rows, err, oneColumn[string]); err != nil || len(changed) == 0 {
 			return err
 		}
-		return writeNotices(ctx, tx, told, byID)
+		return writeNotices(ctx, tx, changed, byID)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return told, nil
+	return changed, nil
 }
 
 func writeNotices(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]*alerts.NoticeDecision) error {
-	told := make([]*alerts.NoticeDecision, len(ids))
+	decided := make([]*alerts.NoticeDecision, len(ids))
 	var deliveries []alerts.Delivery
 	for i, id := range ids {
-		told[i] = byID[id]
-		deliveries = append(deliveries, told[i].Deliveries...)
+		decided[i] = byID[id]
+		deliveries = append(deliveries, decided[i].Deliveries...)
 	}
 	var b pgx.Batch
-	b.Queue(tellAlertsSQL, ids,
-		column(told, func(t **alerts.NoticeDecision) string { return string((*t).Notice) }),
-		column(told, func(t **alerts.NoticeDecision) string { return sanitize((*t).Reason) }),
-		column(told, func(t **alerts.NoticeDecision) int64 { return (*t).HeldUntil }))
+	b.Queue(saveNoticesSQL, ids,
+		column(decided, func(t **alerts.NoticeDecision) string { return string((*t).Notice) }),
+		column(decided, func(t **alerts.NoticeDecision) string { return sanitize((*t).Reason) }),
+		column(decided, func(t **alerts.NoticeDecision) int64 { return (*t).HeldUntil }))
 	if err := queueDeliveries(&b, deliveries); err != nil {
 		return err
 	}

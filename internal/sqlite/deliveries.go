@@ -53,7 +53,7 @@ WHERE w.channel NOT IN (SELECT value FROM json_each(?1))` + notBefore + ` LIMIT 
 UPDATE alert_deliveries SET due_at = ?3, created_at = min(created_at, ?1), replayed_at = min(replayed_at, ?1) WHERE id IN (
 	SELECT d.id FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at > ?2 LIMIT ?4)`
 
-	deliverSQL = `
+	saveResultSQL = `
 UPDATE alert_deliveries SET state = ?2, attempts = attempts + ?3, error = ?4,
 	due_at = CASE ?2 WHEN 'waiting' THEN ?5 ELSE due_at END, ended_at = CASE ?2 WHEN 'waiting' THEN 0 ELSE ?6 END
 WHERE id = ?1 AND +state = 'waiting'`
@@ -154,7 +154,7 @@ func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) er
 	return s.transact(ctx, "write how deliveries went", func() (wrote bool, err error) {
 		now := s.now().UnixMilli()
 		for i := range all {
-			n, err := s.writeResults(&all[i], now)
+			n, err := s.writeResult(&all[i], now)
 			if err != nil {
 				return false, err
 			}
@@ -164,8 +164,8 @@ func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) er
 	})
 }
 
-func (s *Store) writeResults(t *alerts.DeliveryResult, now int64) (int64, error) {
-	return s.execInTx(deliverSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
+func (s *Store) writeResult(t *alerts.DeliveryResult, now int64) (int64, error) {
+	return s.execInTx(saveResultSQL, t.ID, string(t.State), t.Counts, t.Error, t.DueAt, now)
 }
 
 // EndDeliveries implements [alerts.Store].
@@ -178,7 +178,7 @@ func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func
 		}
 		for i := range ended {
 			d := &ended[i]
-			if _, err := s.writeResults(&alerts.DeliveryResult{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}, now); err != nil {
+			if _, err := s.writeResult(&alerts.DeliveryResult{ID: d.ID, State: alerts.DeliveryDead, Error: reason(d)}, now); err != nil {
 				return false, err
 			}
 		}

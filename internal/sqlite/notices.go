@@ -18,7 +18,7 @@ SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1
 
 	claimAlertSQL = `UPDATE alerts SET due_at = ?2 WHERE id = ?1`
 
-	tellAlertSQL = `
+	saveNoticeSQL = `
 UPDATE alerts SET notice = ?2, reason = ?3, notice_at = ?4, held_until = ?5 WHERE id = ?1 AND +notice = 'pending'`
 
 	resolvable = `
@@ -80,29 +80,29 @@ func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error
 }
 
 // SaveNotices implements [alerts.Store].
-func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (told []string, err error) {
+func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (changed []string, err error) {
 	err = s.transact(ctx, "write who was told of alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			t := &all[i]
-			n, err := s.execInTx(tellAlertSQL, t.Alert, string(t.Notice), t.Reason, now, t.HeldUntil)
+			n, err := s.execInTx(saveNoticeSQL, t.Alert, string(t.Notice), t.Reason, now, t.HeldUntil)
 			if err != nil {
 				return false, err
 			}
 			if n == 0 {
 				continue
 			}
-			told = append(told, t.Alert)
+			changed = append(changed, t.Alert)
 			if err := s.addDeliveries(now, t.Deliveries); err != nil {
 				return false, err
 			}
 		}
-		return len(told) > 0, nil
+		return len(changed) > 0, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return told, nil
+	return changed, nil
 }
 
 // ResolveAlerts implements [alerts.Store].
