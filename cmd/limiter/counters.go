@@ -68,7 +68,8 @@ func (c *listCmd) Run(s *session) error {
 	})
 }
 
-// resetCmd resets one key, or every key with a prefix. On a terminal it asks before it resets more than one key.
+// resetCmd resets one key, every key with a prefix, or everything. With --prefix and --all it asks first, if standard input
+// is a terminal.
 type resetCmd struct {
 	clientFlags `set:"timeout=6s"`
 
@@ -138,7 +139,7 @@ func (c *resetCmd) request(dryRun bool) limits.ResetRequest {
 	return limits.ResetRequest{Key: c.Key, Prefix: c.Prefix, All: c.All, DryRun: dryRun}
 }
 
-// confirm counts the keys that would be reset, and asks.
+// confirm counts the counters that would be reset, and asks.
 func (c *resetCmd) confirm(s *session, nc *nats.Conn) error {
 	found, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Reset(s.ctx, c.request(true))
 	if err != nil {

@@ -70,7 +70,8 @@ func (f *timeFlag) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
 }
 
-// checkFuture refuses an --until in the past; none passes. The error of the service would show the times in milliseconds.
+// checkFuture refuses an --until in the past; one that was not given passes. The error of the service would show the times
+// in milliseconds.
 func (f timeFlag) checkFuture(s *session) error {
 	at, now := time.Time(f), s.now()
 	if at.IsZero() || at.After(now) {

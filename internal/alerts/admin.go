@@ -85,7 +85,7 @@ func (admin *Admin) Silence(ctx context.Context, s Silence, lasts time.Duration)
 	return admin.Store.AddSilence(ctx, s, lasts)
 }
 
-// maxSilence is how long a silence may last. Without a bound people would forget it.
+// maxSilence is how long a silence may last. One without an end would be forgotten.
 const maxSilence = limits.MaxSilenceMillis * time.Millisecond
 
 // Validate returns the name of the first invalid field, and what is wrong with it.

@@ -20,7 +20,7 @@ type Rules struct {
 	Channels []ChannelSpec
 }
 
-// Rule says which events become alerts, and who is told.
+// Rule says which events become alerts, and to which channels they are sent.
 type Rule struct {
 	Name  string
 	Match Match
@@ -92,7 +92,7 @@ type ChannelSpec struct {
 	Webhook *WebhookSpec
 	Slack   *SlackSpec
 	SMTP    *SMTPSpec
-	// Resolved says that the channel is told of alerts that were resolved.
+	// Resolved says that resolved alerts are sent to the channel too.
 	Resolved bool
 }
 

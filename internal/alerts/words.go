@@ -127,8 +127,8 @@ func (w *boundedWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// sanitize removes characters that cannot be printed, except those allowed, and cuts the text to max bytes: a key, for
-// example, is chosen by a user.
+// sanitize makes a text fit to be shown, because a key, for example, is chosen by a user. It keeps printable and allowed
+// characters, replaces other white space by spaces, removes the rest, and cuts the text to max bytes.
 func sanitize(s, allowed string, max int) string {
 	var b strings.Builder
 	for _, c := range strings.TrimSpace(strings.ToValidUTF8(s, "")) {

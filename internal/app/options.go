@@ -2,8 +2,8 @@
 // flags), starts the parts in order and stops them in reverse order.
 //
 // Besides the files of the SQLite store and of the embedded NATS server, the data folder holds three files of
-// this package: limits.lock, and with hashed keys and SQLite hash.key (generated if none is set) and
-// hash.fingerprint.
+// this package: limits.lock, and with SQLite and a policy file hash.fingerprint and, if no hash key is set, the
+// generated hash.key.
 package app
 
 import (

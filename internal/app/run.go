@@ -61,7 +61,8 @@ type limiter struct {
 	otherStoreSeen atomic.Int64
 	// embedded is nil with NATSURL.
 	embedded *bus.Embedded
-	// requests has the service and the broadcasts, events everything else; startNATS says why they are two.
+	// requests has the service, the broadcasts, and the announcements of keys and overrides; events has everything else.
+	// startNATS says why they are two.
 	requests *nats.Conn
 	events   *nats.Conn
 	metrics  *web.Metrics
@@ -188,7 +189,7 @@ func (l *limiter) startNATS(ctx context.Context) (err error) {
 		}
 		l.onStop("embedded NATS server", func(context.Context) error { l.embedded.Shutdown(); return nil })
 	}
-	// Requests have a connection of their own: the service waits on it until no subscription is left when it drains.
+	// Requests have a connection of their own: a service that stops waits until its connection has no subscription left.
 	if l.requests, err = l.connect(ctx, "requests"); err != nil {
 		return err
 	}

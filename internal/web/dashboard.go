@@ -22,7 +22,8 @@ import (
 const (
 	// snapshotEvery is the least time between two snapshots of the metrics, however many people load the page.
 	snapshotEvery = time.Second
-	// rateSpan is how long snapshots are kept. Rates are computed over this time, or since the start if that is shorter.
+	// rateSpan is how long snapshots are kept. Rates are computed since the oldest that is kept, or since the start of the
+	// process if there is only one.
 	rateSpan = time.Minute
 )
 
@@ -102,8 +103,8 @@ type bucket struct {
 	count uint64
 }
 
-// latest returns a snapshot that is at most snapshotEvery old, and the oldest one that is kept, or an empty one from the
-// start. Concurrent requests share one snapshot, because gathering takes seconds if the store hangs.
+// latest returns a snapshot that is at most snapshotEvery old, and the one since which rates are computed: the oldest that
+// is kept, or an empty one of the start of the process if there is no other. Concurrent requests share one snapshot, because gathering takes seconds if the store hangs.
 func (d *dashboard) latest(ctx context.Context) (now, before snapshot, err error) {
 	taken := d.taking.DoChan("", func() (any, error) {
 		if now, _ := d.ends(); time.Since(now.at) < snapshotEvery {
@@ -124,7 +125,8 @@ func (d *dashboard) latest(ctx context.Context) (now, before snapshot, err error
 	}
 }
 
-// ends returns the newest and the oldest snapshot.
+// ends returns the newest snapshot and the oldest. If there is only one, the oldest is an empty one of the start of the
+// process.
 func (d *dashboard) ends() (now, before snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

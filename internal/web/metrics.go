@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	verbCount      = int(engine.Settle) + 1
+	verbCount = int(engine.Settle) + 1
+	// algorithmCount is that of the engine's algorithms and, last, none.
 	algorithmCount = int(engine.TokenBucket) + 2
 )
 

@@ -105,7 +105,7 @@ func runSender(t *testing.T, o deliver.Outbox, e *ends, all ...deliver.Named) (s
 	return stop
 }
 
-// put puts deliveries of n messages into the outbox of a channel, and gives the ids of the messages.
+// put adds deliveries of n messages to the outbox for a channel, and returns the ids of the messages.
 func put(t *testing.T, s alerts.Store, channel string, n int) (ids []string) {
 	t.Helper()
 	for i := range n {
@@ -118,7 +118,7 @@ func put(t *testing.T, s alerts.Store, channel string, n int) (ids []string) {
 	return ids
 }
 
-// holdEnded holds that nothing waits, and that each delivery is in a state.
+// holdEnded checks that nothing waits, and that each delivery has the wanted state.
 func holdEnded(t *testing.T, s alerts.Store, ids []string, want alerts.DeliveryState) {
 	t.Helper()
 	for _, id := range ids {
@@ -185,7 +185,7 @@ func TestWhatTheDeadHaveClaimedIsSent(t *testing.T) {
 		e.wait(t)
 		stop()
 		holdEnded(t, s, ids, alerts.DeliverySent)
-		// The dead one was only slow: what it tells now is late.
+		// The process that died was only slow: its result comes too late.
 		late := alerts.DeliveryResult{ID: claimed[0].ID, State: alerts.DeliveryWaiting, Error: "late", Counts: true}
 		if err := s.SaveResults(t.Context(), []alerts.DeliveryResult{late}); err != nil {
 			t.Fatal(err)
