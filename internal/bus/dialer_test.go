@@ -104,14 +104,14 @@ func deadPort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	port := strconv.Itoa(at.(*syscall.SockaddrInet4).Port)
-	for range 100 {
+	for range 1000 { // some systems keep more waiting than was asked for
 		c, err := net.DialTimeout("tcp", "127.0.0.1:"+port, 100*time.Millisecond)
 		if err != nil {
 			return port
 		}
 		t.Cleanup(func() { _ = c.Close() })
 	}
-	t.Skip("this system lets everybody connect to a port where nobody is taken")
+	t.Fatal("1000 connections were made to a port where nobody accepts; want a system that bounds them")
 	return ""
 }
 
@@ -164,7 +164,7 @@ func TestConnectionsSpreadOverTheAddressesOfAName(t *testing.T) {
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	seen := map[string]bool{}
-	for range 100 {
+	for range 1000 { // some systems keep more waiting than was asked for
 		c, err := new(dialer).Dial("tcp", "many.example:"+port)
 		if err != nil {
 			t.Fatal(err)
