@@ -27,8 +27,6 @@ type Resolved struct {
 	Limits []engine.Limit
 	// OnError is the strictest setting of the policies that are enforced.
 	OnError engine.OnError
-	// Policies are the policies that apply, without those that exempt the request.
-	Policies []string
 
 	// hasOnError says that OnError is the setting of a policy, and not the default.
 	hasOnError bool
@@ -171,7 +169,6 @@ func (r *resolver) addPolicy(out *Resolved, p *policy) error {
 	if !p.shadow {
 		out.OnError, out.hasOnError = p.strictestOnError(out), true
 	}
-	out.Policies = append(out.Policies, p.name)
 	for i := range limits {
 		l, limited, _, err := r.resolveLimit(p, &limits[i])
 		if err != nil {

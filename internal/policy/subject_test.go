@@ -58,7 +58,11 @@ func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
 		{"ip", "2001:DBA:0::/64", "[long]"}, {"host", "2001:DB8::1", "[host]"}, {"host", "2001:db8::1", "[]"},
 	} {
 		r, err := s.Resolve(Question{Attributes: map[string]string{c.attribute: c.value}})
-		if got := fmt.Sprint(r.Policies); err != nil || got != c.want {
+		applied := []string{}
+		for i := range r.Limits {
+			applied = append(applied, r.Limits[i].Policy)
+		}
+		if got := fmt.Sprint(applied); err != nil || got != c.want {
 			t.Errorf("%s %s: %s, %v; want %s", c.attribute, c.value, got, err, c.want)
 		}
 	}
