@@ -69,8 +69,6 @@ func (s *Service) asyncHandler(free slots, timeout time.Duration, answer answerF
 // slots bound how many goroutines run at a time.
 type slots chan struct{}
 
-func newSlots(n int) slots { return make(slots, n) }
-
 // tryGo runs f on a goroutine of its own, if a slot is free.
 func (s slots) tryGo(f func()) bool {
 	select {

@@ -127,7 +127,7 @@ const maxStats = 16
 // answers on goroutines of its own. It leaves no request to the micro service, whose numbers lack
 // the inline requests: to somebody who asks repeatedly the counts would seem to go back.
 func (s *Service) statsHandler(service *microService) natsconn.Handler {
-	free := newSlots(maxStats)
+	free := make(slots, maxStats)
 	return func(_ *natsconn.Conn, messages []natsconn.Message) int {
 		for _, m := range messages {
 			reply := string(m.Reply)

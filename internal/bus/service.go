@@ -133,8 +133,8 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, decoder: d, now: time.Now, stopped: make(chan struct{}),
-		storeSlots: newSlots(maxStoreRequests), statusSlots: newSlots(maxStatuses), verifySlots: newSlots(maxVerifies),
-		settleSlots: newSlots(maxSettles), writeSlots: newSlots(maxWrites),
+		storeSlots: make(slots, maxStoreRequests), statusSlots: make(slots, maxStatuses),
+		verifySlots: make(slots, maxVerifies), settleSlots: make(slots, maxSettles), writeSlots: make(slots, maxWrites),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New = s.newCall
