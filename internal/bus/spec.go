@@ -191,12 +191,17 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *parsedRequest) [32]by
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	b = append(b, 1, byte(verb))
 	b = binary.AppendVarint(b, req.Cost)
-	resolved := req.Limits
 	if !q.hasInlineLimits() {
-		resolved = nil
+		str(q.policy)
+		str(q.tier)
+		for _, name := range slices.Sorted(maps.Keys(q.attributes)) {
+			str(name)
+			str(q.attributes[name])
+		}
+		return sha256.Sum256(b)
 	}
-	for i := range resolved {
-		l := &resolved[i]
+	for i := range req.Limits {
+		l := &req.Limits[i]
 		str(l.Key)
 		str(l.Name)
 		str(l.Policy)
@@ -211,14 +216,6 @@ func fingerprint(verb engine.Verb, req *engine.Request, q *parsedRequest) [32]by
 		b = binary.AppendVarint(b, l.Burst)
 		if l.Leased { // exact adds nothing: ids from before consistency existed still match
 			str(limits.Leased)
-		}
-	}
-	if !q.hasInlineLimits() {
-		str(q.policy)
-		str(q.tier)
-		for _, name := range slices.Sorted(maps.Keys(q.attributes)) {
-			str(name)
-			str(q.attributes[name])
 		}
 	}
 	return sha256.Sum256(b)
