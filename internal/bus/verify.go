@@ -24,13 +24,12 @@ func (s *Service) verify(m micro.Request) {
 		s.refuse(m, err)
 		return
 	}
+	s.begin()
 	// A cached key needs no goroutine.
 	if k, code, ok := s.cfg.Keys.VerifyCached(q.APIKey); ok {
-		s.begin()
 		s.verified(m.Reply(), q, &k, code)
 		return
 	}
-	s.begin()
 	if !s.verifySlots.tryGo(func() { s.lookUp(m.Reply(), q) }) {
 		s.refuse(m, engine.ErrOverloaded)
 		s.end()
