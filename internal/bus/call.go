@@ -108,7 +108,7 @@ func (c *call) done(d engine.Decision, err error) {
 // gone that way ([publishNoWait]), and other workers must get it before the request that follows
 // the answer.
 func (c *call) answerInline() bool {
-	if c.conn == nil || c.Verb > engine.Check {
+	if c.conn == nil || c.Verb == engine.Record || c.Verb == engine.Refund {
 		return false
 	}
 	if !dialerOf(c.svc.cfg.Conn).fits(len(c.body)) {
