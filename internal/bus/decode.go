@@ -2,6 +2,7 @@ package bus
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/seed503877ad/limits"
@@ -132,8 +133,9 @@ func (p *parser) reset() {
 	p.parsedRequest = parsedRequest{items: p.items[:0], cost: 1}
 }
 
-const (
-	specFields = "key, limit, window, algorithm, burst, name, timezone, anchor, consistency"
+// The fields of a limit and of a request, for the error of an unknown one.
+var (
+	specFields = strings.Join(specNames[:], ", ")
 	topFields  = specFields + ", limits, policy, attributes, tier, cost, id"
 )
 
