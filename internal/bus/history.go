@@ -53,8 +53,11 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 		return History{}, fmt.Errorf("read events: %w", err)
 	}
 	messages, total, err := openHistory(ctx, js, &cfg)
-	if err != nil || total == 0 {
-		return History{}, err
+	if err != nil {
+		return History{}, fmt.Errorf("read events: %w", err)
+	}
+	if total == 0 {
+		return History{}, nil
 	}
 	defer messages.Stop()
 	var h History
@@ -83,29 +86,26 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 	}
 }
 
-func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig) (jetstream.MessagesContext, uint64, error) {
+// openHistory begins to read. total is how many events there are; if it is 0, messages is nil.
+func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig) (messages jetstream.MessagesContext, total uint64, err error) {
 	c, err := js.OrderedConsumer(ctx, limits.EventStream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: alertableSubjects, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, 0, fmt.Errorf("read events: there is no stream %s on this NATS server; a limiter makes it with its first event", limits.EventStream)
+		return nil, 0, fmt.Errorf("there is no stream %s on this NATS server; a limiter makes it with its first event", limits.EventStream)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("read events: %w", err)
+		return nil, 0, err
 	}
 	info, err := c.Info(ctx)
 	if err != nil {
-		return nil, 0, fmt.Errorf("read events: %w", err)
+		return nil, 0, err
 	}
-	total := info.NumPending
-	if total == 0 {
+	if info.NumPending == 0 {
 		return nil, 0, nil
 	}
-	messages, err := c.Messages(jetstream.PullMaxMessagesWithBytesLimit(256, max(pullBytes, 2*int(cfg.Conn.MaxPayload()))))
-	if err != nil {
-		return nil, 0, fmt.Errorf("read events: %w", err)
-	}
-	return messages, total, nil
+	messages, err = c.Messages(jetstream.PullMaxMessagesWithBytesLimit(256, max(pullBytes, 2*int(cfg.Conn.MaxPayload()))))
+	return messages, info.NumPending, err
 }
 
 func nextMessage(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
