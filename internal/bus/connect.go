@@ -195,8 +195,8 @@ func Healthy(ctx context.Context, nc *nats.Conn) error {
 	if err := nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("ping the NATS server: %w", err)
 	}
-	if h := guardOf(nc); h != nil {
-		return h.err()
+	if guard := guardOf(nc); guard != nil {
+		return guard.err()
 	}
 	return nil
 }

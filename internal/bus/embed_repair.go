@@ -82,89 +82,89 @@ func (e *Embedded) stopRepair() {
 // repair reopens the streams if one of them does not work any more and there is room on the disk.
 // While their files are gone it closes the streams, so that nothing is acknowledged for them.
 func (e *Embedded) repair() {
-	m := &e.repairer
-	wasGone := m.gone
-	if m.gone = m.missing(e.server); m.gone != "" {
-		err := fmt.Errorf("%s was removed or replaced while the limiter runs", m.gone)
+	r := &e.repairer
+	wasGone := r.gone
+	if r.gone = r.missing(e.server); r.gone != "" {
+		err := fmt.Errorf("%s was removed or replaced while the limiter runs", r.gone)
 		if wasGone == "" {
 			err = errors.Join(err, e.server.ShutdownJetStream())
 		}
-		m.logOnce("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are put back, or the "+
+		r.logOnce("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are put back, or the "+
 			"limiter is restarted, which begins new streams", "", err)
 		return
 	}
 	if wasGone != "" {
-		m.open(e.server, wasGone+" was gone")
+		r.open(e.server, wasGone+" was gone")
 		return
 	}
-	problem := m.healthError(e.server)
-	persists := problem == m.lastError
-	m.lastError = problem
+	problem := r.healthError(e.server)
+	persists := problem == r.lastError
+	r.lastError = problem
 	if problem == "" {
-		m.lastLogged = ""
+		r.lastLogged = ""
 		return
 	}
 	if !persists {
 		return
 	}
-	if err := m.tryWrite(); err != nil {
-		m.logOnce("the embedded NATS server cannot write its streams; events wait until it can", problem, err)
+	if err := r.tryWrite(); err != nil {
+		r.logOnce("the embedded NATS server cannot write its streams; events wait until it can", problem, err)
 		return
 	}
-	m.open(e.server, problem)
+	r.open(e.server, problem)
 }
 
 // open reopens the streams. cause is what was wrong with them.
-func (m *streamRepairer) open(s *server.Server, cause string) {
+func (r *streamRepairer) open(s *server.Server, cause string) {
 	err := s.ShutdownJetStream()
 	if err == nil {
-		streams := m.streams
+		streams := r.streams
 		err = s.EnableJetStream(&streams)
 	}
 	if err == nil {
-		if still := m.healthError(s); still != "" {
-			m.tolerateAll(s)
+		if still := r.healthError(s); still != "" {
+			r.tolerateAll(s)
 			err = errors.New(still)
 		}
 	}
 	if err != nil {
-		m.logOnce("the embedded NATS server cannot open its streams again; restart the limiter", cause, err)
+		r.logOnce("the embedded NATS server cannot open its streams again; restart the limiter", cause, err)
 		return
 	}
-	m.lastLogged = ""
-	m.log.Info("the embedded NATS server has opened its streams again", "after", cause)
+	r.lastLogged = ""
+	r.log.Info("the embedded NATS server has opened its streams again", "after", cause)
 }
 
 // logOnce logs an error, unless it logged the same text last.
-func (m *streamRepairer) logOnce(text, cause string, err error) {
-	if m.lastLogged == text {
+func (r *streamRepairer) logOnce(text, cause string, err error) {
+	if r.lastLogged == text {
 		return
 	}
-	m.lastLogged = text
-	m.log.Error(text, "error", err, "server", cause)
+	r.lastLogged = text
+	r.log.Error(text, "error", err, "server", cause)
 }
 
 // missing returns a file or folder of the streams that is not where it was, or an empty text. A
 // stream that is being created or deleted has no files either, so a stream must be missing twice in
 // a row.
-func (m *streamRepairer) missing(s *server.Server) string {
-	dir := m.root.Name()
+func (r *streamRepairer) missing(s *server.Server) string {
+	dir := r.root.Name()
 	there, err := os.Stat(dir)
-	if opened, failed := m.root.Stat(); failed == nil && (isGone(err) || err == nil && !os.SameFile(there, opened)) {
+	if opened, failed := r.root.Stat(); failed == nil && (isGone(err) || err == nil && !os.SameFile(there, opened)) {
 		return dir
 	}
-	if m.gone != "" && m.gone != dir { // the server lists no streams while they are closed
-		if _, err := os.Stat(m.gone); isGone(err) {
-			return m.gone
+	if r.gone != "" && r.gone != dir { // the server lists no streams while they are closed
+		if _, err := os.Stat(r.gone); isGone(err) {
+			return r.gone
 		}
 		return ""
 	}
-	before := m.suspect
-	m.suspect = lostStream(s, dir)
-	if m.suspect != before {
+	before := r.suspect
+	r.suspect = lostStream(s, dir)
+	if r.suspect != before {
 		return ""
 	}
-	return m.suspect
+	return r.suspect
 }
 
 // lostStream returns the file that a stream needs to be found at the next start, if it is missing.
@@ -195,11 +195,11 @@ func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // healthError is the first error of the server's streams that is not tolerated. Errors that the
 // server does not report any more are no longer tolerated.
-func (m *streamRepairer) healthError(s *server.Server) (first string) {
+func (r *streamRepairer) healthError(s *server.Server) (first string) {
 	all := healthErrors(s)
-	maps.DeleteFunc(m.tolerated, func(e string, _ bool) bool { return !slices.Contains(all, e) })
+	maps.DeleteFunc(r.tolerated, func(e string, _ bool) bool { return !slices.Contains(all, e) })
 	for _, e := range all {
-		if !m.tolerated[e] {
+		if !r.tolerated[e] {
 			return e
 		}
 	}
@@ -207,10 +207,10 @@ func (m *streamRepairer) healthError(s *server.Server) (first string) {
 }
 
 // tolerateAll tolerates all that the server reports now.
-func (m *streamRepairer) tolerateAll(s *server.Server) {
-	m.tolerated = make(map[string]bool)
+func (r *streamRepairer) tolerateAll(s *server.Server) {
+	r.tolerated = make(map[string]bool)
 	for _, e := range healthErrors(s) {
-		m.tolerated[e] = true
+		r.tolerated[e] = true
 	}
 }
 
@@ -235,8 +235,8 @@ func healthErrors(s *server.Server) (all []string) {
 }
 
 // tryWrite writes a file where the streams are.
-func (m *streamRepairer) tryWrite() (err error) {
-	f, err := os.CreateTemp(m.dir, "room-*")
+func (r *streamRepairer) tryWrite() (err error) {
+	f, err := os.CreateTemp(r.dir, "room-*")
 	if err != nil {
 		return err
 	}

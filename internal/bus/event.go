@@ -96,8 +96,8 @@ func newEventTemplates(from Origin) (eventTemplates, error) {
 }
 
 // message builds the message of an event.
-func (f eventTemplates) message(e *engine.Event) (*nats.Msg, error) {
-	context, known := f[e.Type]
+func (t eventTemplates) message(e *engine.Event) (*nats.Msg, error) {
+	context, known := t[e.Type]
 	if !known {
 		return nil, fmt.Errorf("unknown event type %q", e.Type)
 	}

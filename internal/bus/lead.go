@@ -124,8 +124,8 @@ func (l *lead) run(ctx context.Context) {
 // canDecide reports whether this worker can decide: the store must work, and the server must not
 // have taken subscriptions away.
 func (l *lead) canDecide() bool {
-	h := guardOf(l.conn)
-	return l.cfg.Able() == nil && (h == nil || h.err() == nil)
+	guard := guardOf(l.conn)
+	return l.cfg.Able() == nil && (guard == nil || guard.err() == nil)
 }
 
 // check finds out whether to decide, and changes that.

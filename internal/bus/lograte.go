@@ -42,12 +42,12 @@ type logThrottle struct {
 
 // due counts an event. It returns how many events the next line of the log is about, this one
 // included, or 0 if it is too early for a line.
-func (s *logThrottle) due() (n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unlogged++
-	if now := time.Now(); now.Sub(s.loggedAt) >= logInterval {
-		n, s.unlogged, s.loggedAt = s.unlogged, 0, now
+func (t *logThrottle) due() (n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unlogged++
+	if now := time.Now(); now.Sub(t.loggedAt) >= logInterval {
+		n, t.unlogged, t.loggedAt = t.unlogged, 0, now
 	}
 	return n
 }

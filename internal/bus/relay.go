@@ -100,7 +100,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	forms, err := newEventTemplates(cfg.Origin)
+	templates, err := newEventTemplates(cfg.Origin)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
@@ -113,7 +113,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	return &Relay{
-		cfg: cfg, js: js, templates: forms, wake: make(chan struct{}, 1),
+		cfg: cfg, js: js, templates: templates, wake: make(chan struct{}, 1),
 		outage:        outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
 		setAsideUntil: map[string]time.Time{},
 		refusal: outage.New(cfg.Logger, slog.LevelError, "an event waits in the outbox, because of what it is; others go on",

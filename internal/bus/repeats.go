@@ -63,17 +63,17 @@ type cacheLookup struct {
 
 // locate returns the place of a body, without a search. Of a body that is too long to be stored
 // only the beginning is hashed.
-func (r *requestCache) locate(data []byte) cacheLookup {
-	h := maphash.Bytes(r.seed, data[:min(len(data), maxCachedBody)])
-	return cacheLookup{set: &r.sets[h%cacheSets], hash: h}
+func (c *requestCache) locate(data []byte) cacheLookup {
+	h := maphash.Bytes(c.seed, data[:min(len(data), maxCachedBody)])
+	return cacheLookup{set: &c.sets[h%cacheSets], hash: h}
 }
 
 // lookupAll searches for the bodies of a batch. With many keys nearly all memory that it reads
 // misses the processor's caches. So it takes each step for the whole batch before the next step:
 // then several misses are waited for at the same time.
-func (r *requestCache) lookupAll(messages []natsconn.Message, lookups []cacheLookup) {
+func (c *requestCache) lookupAll(messages []natsconn.Message, lookups []cacheLookup) {
 	for i := range messages {
-		lookups[i] = r.locate(messages[i].Data)
+		lookups[i] = c.locate(messages[i].Data)
 		lookups[i].set.tags[0].Load() // a prefetch, as the loads below
 	}
 	for i := range messages {
