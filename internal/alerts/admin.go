@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -196,15 +195,6 @@ func (admin *Admin) wake() {
 	if admin.Wake != nil {
 		admin.Wake()
 	}
-}
-
-// channel returns the channel with a name; nil if there is none.
-func (r *Rules) channel(name string) *ChannelSpec {
-	i := slices.IndexFunc(r.Channels, func(c ChannelSpec) bool { return c.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &r.Channels[i]
 }
 
 // Test adds a test message to the outbox for one channel, or for all if channel is empty. [Admin.Show] of the id shows how

@@ -138,7 +138,7 @@ func (r *Rules) postponed(held []Alert, at time.Time, silences []Silence) map[st
 		a := &held[i]
 		until, known := quiet[a.Rule]
 		if !known {
-			if end, isQuiet := r.find(a.Rule).digestQuietUntil(at); isQuiet {
+			if end, isQuiet := r.rule(a.Rule).digestQuietUntil(at); isQuiet {
 				until = holdUntil(end, at)
 			}
 			quiet[a.Rule] = until

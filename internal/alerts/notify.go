@@ -50,20 +50,21 @@ func (s *Service) notifyLoop(ctx, work context.Context, log *slog.Logger) {
 		case ctx.Err() != nil:
 		case err != nil:
 			outage.Tried(err)
-			s.idle(ctx, wait.NextBackOff(), nil)
+			idle(ctx, wait.NextBackOff(), nil)
 		default:
 			if n > 0 || !s.stillUndecided(work) {
 				outage.Tried(nil)
 			}
 			wait.Reset()
 			if n < s.Batch {
-				s.idle(ctx, pendingPoll, s.wake)
+				idle(ctx, pendingPoll, s.wake)
 			}
 		}
 	}
 }
 
-func (s *Service) idle(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+// idle waits for d, or until wake or the end of ctx.
+func idle(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -168,7 +169,7 @@ func (s *Service) decideNotice(ctx context.Context, a *Alert, now int64, silence
 		}
 	}
 	rules := s.Rules()
-	if until, quiet := rules.find(a.Rule).quietUntil(time.UnixMilli(now)); quiet {
+	if until, quiet := rules.rule(a.Rule).quietUntil(time.UnixMilli(now)); quiet {
 		n.Notice, n.Reason, n.HeldUntil = Held, "quiet hours", holdUntil(until, time.UnixMilli(now))
 		return n, nil
 	}

@@ -75,21 +75,21 @@ const maxEventDelay = 3_600_000
 func (v *previewer) known(e *Event, t TakeQuery) TakeState {
 	known := TakeState{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
 	for _, g := range t.Groups {
-		if i, ok := v.open[g]; ok && v.resolveOrOpen(i, v.now) {
+		if i, ok := v.open[g]; ok && v.resolveOrOpen(i) {
 			known.Open[g] = v.Alerts[i]
 		}
 	}
 	for _, subject := range t.Subjects {
-		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.resolveOrOpen(i, v.now) })
+		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.resolveOrOpen(i) })
 		known.Exceeded[subject] = len(v.exceeded[subject]) > 0
 	}
 	return known
 }
 
 // resolveOrOpen resolves an alert if its ResolveAt has come, and reports whether it is still open.
-func (v *previewer) resolveOrOpen(i int, now int64) (open bool) {
+func (v *previewer) resolveOrOpen(i int) (open bool) {
 	a := &v.Alerts[i]
-	if a.ResolvedAt == 0 && a.ResolveAt <= now {
+	if a.ResolvedAt == 0 && a.ResolveAt <= v.now {
 		a.ResolvedAt = a.ResolveAt
 	}
 	return a.ResolvedAt == 0
@@ -113,7 +113,7 @@ func (v *previewer) apply(c Changes) {
 
 // decideNotice decides as [Service.decideNotice] does, without silences.
 func (v *previewer) decideNotice(a *Alert) {
-	until, quiet := v.rules.find(a.Rule).quietUntil(time.UnixMilli(a.RaisedAt))
+	until, quiet := v.rules.rule(a.Rule).quietUntil(time.UnixMilli(a.RaisedAt))
 	switch {
 	case quiet:
 		a.Notice, a.Reason, a.HeldUntil = Held, "quiet hours", until.UnixMilli()

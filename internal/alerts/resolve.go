@@ -78,7 +78,7 @@ func (r *Rules) channelsOf(a *Alert) []string {
 			missing++
 		}
 	}
-	rule, current := r.find(a.Rule), []string{ChannelNATS, ChannelLog}
+	rule, current := r.rule(a.Rule), []string{ChannelNATS, ChannelLog}
 	if rule != nil {
 		current = rule.Channels
 	}
@@ -95,10 +95,8 @@ func (r *Rules) channelsOf(a *Alert) []string {
 // wantResolved selects the channels that are configured to be notified of resolved alerts.
 func (r *Rules) wantResolved(channels []string) (want []string) {
 	for _, name := range channels {
-		for i := range r.Channels {
-			if r.Channels[i].Name == name && r.Channels[i].Resolved {
-				want = append(want, name)
-			}
+		if c := r.channel(name); c != nil && c.Resolved {
+			want = append(want, name)
 		}
 	}
 	return want

@@ -20,6 +20,24 @@ type Rules struct {
 	Channels []ChannelSpec
 }
 
+// rule returns the rule with a name; nil if the file no longer has it.
+func (r *Rules) rule(name string) *Rule {
+	i := slices.IndexFunc(r.Rules, func(rule Rule) bool { return rule.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Rules[i]
+}
+
+// channel returns the channel with a name; nil if there is none.
+func (r *Rules) channel(name string) *ChannelSpec {
+	i := slices.IndexFunc(r.Channels, func(c ChannelSpec) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Channels[i]
+}
+
 // Rule says which events become alerts, and to which channels they are sent.
 type Rule struct {
 	Name  string

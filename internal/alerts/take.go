@@ -3,7 +3,6 @@ package alerts
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
 	"time"
 
@@ -274,7 +273,7 @@ func (b *batch) decide(known TakeState) (Changes, error) {
 func (b *batch) renderWords(all []Alert) {
 	for i := range all {
 		if a := &all[i]; a.Notice == Pending {
-			a.Title, a.Text = b.rules.find(a.Rule).words(a)
+			a.Title, a.Text = b.rules.rule(a.Rule).words(a)
 		}
 	}
 }
@@ -412,13 +411,4 @@ func (b *batch) report(o Observer, events int) {
 	for _, rule := range b.withheld {
 		o.AlertChanged("withheld", rule)
 	}
-}
-
-// find returns the rule with a name; nil if the file no longer has it.
-func (r *Rules) find(name string) *Rule {
-	i := slices.IndexFunc(r.Rules, func(rule Rule) bool { return rule.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &r.Rules[i]
 }
