@@ -30,25 +30,30 @@ const (
 	replayBatch, maxReplays = 1000, 100
 )
 
-// Admin administers alerts: it answers the requests under limits.admin.alerts. Store and Rules are required; no field is
-// changed after its first use.
+// Sender is the sender of deliveries in this process, as far as requests are about it. *[deliver.Sender] is one.
+type Sender interface {
+	// Wake says that there are new deliveries.
+	Wake()
+	// Breaker returns the state of a channel's circuit breaker; empty for an unknown channel.
+	Breaker(channel string) string
+	// PausedUntil returns until when nothing is sent to a channel because its target asked for a pause; the zero time if it
+	// is not paused. Resume ends a pause.
+	PausedUntil(channel string) time.Time
+	Resume(channel string)
+	// LastError returns why the last attempt on a channel failed; empty if it did not.
+	LastError(channel string) string
+}
+
+// Admin administers alerts: it answers the requests under limits.admin.alerts. All fields are required; none is changed
+// after its first use.
 type Admin struct {
 	Store Store
 	// Rules returns the current rules.
 	Rules func() *Rules
-	// Wake, if set, tells the sender that there are new deliveries.
-	Wake func()
-	// Breaker returns the state of a channel's circuit breaker in this process; nil if it is not known.
-	Breaker func(channel string) string
-	// PausedUntil returns until when this process sends nothing to a channel because its target asked for a pause; the zero
-	// time if it is not paused. Resume ends a pause. Both are nil if that is not known.
-	PausedUntil func(channel string) time.Time
-	Resume      func(channel string)
-	// LastError returns why the last attempt on a channel in this process failed; empty if it did not. It is nil if that is
-	// not known.
-	LastError func(channel string) string
+	// Sender is asked about channels, and told about new deliveries.
+	Sender Sender
 	// Target returns the fingerprint of a channel's target. A channel is shown as disabled only if the disabled target is
-	// its current one. If Target is nil, only names are compared.
+	// its current one.
 	Target func(c *ChannelSpec) string
 }
 
@@ -142,7 +147,7 @@ func (admin *Admin) Replay(ctx context.Context, f DeadFilter) (n int, err error)
 			break
 		}
 	}
-	admin.wake()
+	admin.Sender.Wake()
 	return n, nil
 }
 
@@ -173,28 +178,16 @@ func (admin *Admin) enable(ctx context.Context, f DeadFilter) error {
 			channels = append(channels, disabled[i].Channel)
 		}
 		for _, c := range admin.Rules().Channels {
-			admin.resume(c.Name)
+			admin.Sender.Resume(c.Name)
 		}
 	}
 	for _, name := range channels {
 		if _, err := admin.Store.EnableChannel(ctx, name); err != nil {
 			return err
 		}
-		admin.resume(name)
+		admin.Sender.Resume(name)
 	}
 	return nil
-}
-
-func (admin *Admin) resume(channel string) {
-	if admin.Resume != nil {
-		admin.Resume(channel)
-	}
-}
-
-func (admin *Admin) wake() {
-	if admin.Wake != nil {
-		admin.Wake()
-	}
 }
 
 // Test adds a test message to the outbox for one channel, or for all if channel is empty. [Admin.Show] of the id shows how
@@ -215,7 +208,7 @@ func (admin *Admin) Test(ctx context.Context, channel, note string) (id string, 
 			return "", nil, err
 		}
 	}
-	admin.wake()
+	admin.Sender.Wake()
 	return id, channels, nil
 }
 
@@ -262,16 +255,8 @@ func (admin *Admin) Channels(ctx context.Context) ([]ChannelStatus, error) {
 	all := make([]ChannelStatus, len(rules.Channels))
 	for i := range rules.Channels {
 		c := &rules.Channels[i]
-		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name], Disabled: admin.disabled(c, disabled)}
-		if admin.Breaker != nil {
-			all[i].Breaker = admin.Breaker(c.Name)
-		}
-		if admin.PausedUntil != nil {
-			all[i].PausedUntil = admin.PausedUntil(c.Name)
-		}
-		if admin.LastError != nil {
-			all[i].LastError = admin.LastError(c.Name)
-		}
+		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name], Disabled: admin.disabled(c, disabled),
+			Breaker: admin.Sender.Breaker(c.Name), PausedUntil: admin.Sender.PausedUntil(c.Name), LastError: admin.Sender.LastError(c.Name)}
 	}
 	return all, nil
 }
@@ -279,7 +264,7 @@ func (admin *Admin) Channels(ctx context.Context) ([]ChannelStatus, error) {
 // disabled returns the entry that disables a channel; nil if there is none.
 func (admin *Admin) disabled(c *ChannelSpec, all []Disabled) *Disabled {
 	for i := range all {
-		if all[i].Channel == c.Name && (admin.Target == nil || admin.Target(c) == all[i].Target) {
+		if all[i].Channel == c.Name && all[i].Target == admin.Target(c) {
 			return &all[i]
 		}
 	}

@@ -65,8 +65,7 @@ func (l *limiter) startAlerts(context.Context) error {
 		Unpublished: l.store.OutboxAge,
 	})
 	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
-	l.alertAdmin = &alerts.Admin{Store: l.store, Rules: l.alertRules, Wake: l.sender.Wake, Breaker: l.sender.Breaker,
-		PausedUntil: l.sender.PausedUntil, LastError: l.sender.LastError, Resume: l.sender.Resume, Target: channel.Fingerprint}
+	l.alertAdmin = &alerts.Admin{Store: l.store, Rules: l.alertRules, Sender: l.sender, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
 }
 

@@ -31,8 +31,7 @@ const alertNow = 1_800_000_000_000
 // would.
 type alertStore struct {
 	*sqlite.Store
-	t       *testing.T
-	resumed string // the channels whose pause was ended
+	t *testing.T
 }
 
 func openAlertStore(t *testing.T) *alertStore {
@@ -74,7 +73,7 @@ func (s *alertStore) deliver(alert, channel string, state alerts.DeliveryState) 
 func (s *alertStore) disable(channels ...string) {
 	s.t.Helper()
 	for _, c := range channels {
-		s.must(s.DisableChannel(s.t.Context(), alerts.Disabled{Channel: c, Reason: "410 Gone"}))
+		s.must(s.DisableChannel(s.t.Context(), alerts.Disabled{Channel: c, Target: c + "'s target", Reason: "410 Gone"}))
 	}
 }
 
@@ -89,39 +88,43 @@ func (s *alertStore) disabled() (names string) {
 	return names
 }
 
+// deskSender is the sender of an alertDesk: the circuit of pager is open, and mail is paused.
+type deskSender struct {
+	woken   int
+	resumed string // the channels whose pause was ended
+}
+
+func (s *deskSender) Wake() { s.woken++ }
+
+func (s *deskSender) Resume(channel string) { s.resumed += channel + " " }
+
+func (*deskSender) Breaker(channel string) string { return map[string]string{"pager": "open"}[channel] }
+
+func (*deskSender) PausedUntil(channel string) (until time.Time) {
+	if channel == "mail" {
+		until = time.UnixMilli(alertNow + 600_000)
+	}
+	return until
+}
+
+func (*deskSender) LastError(channel string) string {
+	return map[string]string{"pager": "it answered 500"}[channel]
+}
+
 // alertDesk serves alerts without an engine, as an alerter does.
-func alertDesk(t *testing.T, change ...func(*ServiceConfig)) (*alertStore, *nats.Conn, *int) {
+func alertDesk(t *testing.T, change ...func(*ServiceConfig)) (*alertStore, *nats.Conn, *deskSender) {
 	t.Helper()
-	store := openAlertStore(t)
-	woken := new(int)
+	store, sender := openAlertStore(t), new(deskSender)
 	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
 		{Name: "nats", Kind: alerts.ChannelNATS},
 		{Name: "pager", Kind: alerts.ChannelWebhook, Webhook: &alerts.WebhookSpec{URL: "https://u:secret@hooks.example:8443/secret?secret"}},
 		{Name: "chat", Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: "https://chat.example/services/secret"}},
 		{Name: "mail", Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{Addr: "mail.example:587", Password: "secret"}},
 	}}
-	desk := &alerts.Admin{Store: store, Rules: func() *alerts.Rules { return rules }, Wake: func() { *woken++ },
-		Breaker: func(channel string) string {
-			if channel == "pager" {
-				return "open"
-			}
-			return ""
-		},
-		PausedUntil: func(channel string) (until time.Time) {
-			if channel == "mail" {
-				until = time.UnixMilli(alertNow + 600_000)
-			}
-			return until
-		},
-		LastError: func(channel string) string {
-			if channel == "pager" {
-				return "it answered 500"
-			}
-			return ""
-		},
-		Resume: func(channel string) { store.resumed += channel + " " }}
+	desk := &alerts.Admin{Store: store, Rules: func() *alerts.Rules { return rules }, Sender: sender,
+		Target: func(c *alerts.ChannelSpec) string { return c.Name + "'s target" }}
 	_, nc := serve(t, nil, append(change, func(c *ServiceConfig) { c.Alerts = desk })...)
-	return store, nc, woken
+	return store, nc, sender
 }
 
 func someAlert(n int) alerts.Alert {
@@ -371,7 +374,7 @@ func TestAllSilencesCanBeListed(t *testing.T) {
 
 func TestDeadLettersAreReplayed(t *testing.T) {
 	t.Parallel()
-	store, nc, woken := alertDesk(t)
+	store, nc, sender := alertDesk(t)
 	for n := range 4 {
 		store.deliver(fmt.Sprintf("a%d", n), []string{"chat", "pager"}[n%2], alerts.DeliveryDead)
 	}
@@ -395,16 +398,16 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		{limits.SubjectAlertsReplay, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsReplay, `{"id":"a0.raised/chat"}`, `{"replayed":1}`},
 	})
-	if disabled := store.disabled(); disabled != "pager" || *woken != 1 || store.resumed != "chat " {
-		t.Errorf("disabled %s, resumed %s, woken %d times", disabled, store.resumed, *woken)
+	if disabled := store.disabled(); disabled != "pager" || sender.woken != 1 || sender.resumed != "chat " {
+		t.Errorf("disabled %s, resumed %s, woken %d times", disabled, sender.resumed, sender.woken)
 	}
 	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"channel":"pager"}`, `{"replayed":2}`},
 		{limits.SubjectAlertsReplay, `{"channel":"mail"}`, `{"replayed":0}`},
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
 	})
-	if disabled := store.disabled(); disabled != "" || store.resumed != "chat pager mail nats pager chat mail " {
-		t.Errorf("disabled %s, resumed %s", disabled, store.resumed)
+	if disabled := store.disabled(); disabled != "" || sender.resumed != "chat pager mail nats pager chat mail " {
+		t.Errorf("disabled %s, resumed %s", disabled, sender.resumed)
 	}
 	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
@@ -413,7 +416,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 
 func TestTestOfChannels(t *testing.T) {
 	t.Parallel()
-	store, nc, woken := alertDesk(t)
+	store, nc, sender := alertDesk(t)
 	store.disable("chat")
 	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsTest, `{"channel":"none"}`, badField("unknown_channel", "channel")},
@@ -424,7 +427,7 @@ func TestTestOfChannels(t *testing.T) {
 	client := limits.NewClient(nc, limits.Timeout(time.Minute))
 	before := time.Now().UnixMilli()
 	one, err := client.TestAlert(t.Context(), limits.TestAlertRequest{Channel: "pager", Note: "hello"})
-	if err != nil || strings.Join(one.Channels, " ") != "pager" || *woken != 1 {
+	if err != nil || strings.Join(one.Channels, " ") != "pager" || sender.woken != 1 {
 		t.Fatal(one, err)
 	}
 	shown, err := client.ShowAlert(t.Context(), one.ID)
