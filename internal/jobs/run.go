@@ -14,9 +14,11 @@ import (
 // runAt claims the run of a scheduled time, and runs the job unless another replica has claimed it. repeated says that the
 // time is one of Repeat, at which only a job whose last run is not done runs.
 func (r *Runner) runAt(j *job, at time.Time, repeated bool) error {
-	if mine, err := r.holdsUnconfirmed(j); err != nil {
+	mine, err := r.holdsUnconfirmed(j)
+	if err != nil {
 		return err
-	} else if mine {
+	}
+	if mine {
 		r.run(j, j.unconfirmed, func(Run) {})
 		return nil
 	}
