@@ -104,7 +104,8 @@ type bucket struct {
 }
 
 // latest returns a snapshot that is at most snapshotEvery old, and the one since which rates are computed: the oldest that
-// is kept, or an empty one of the start of the process if there is no other. Concurrent requests share one snapshot, because gathering takes seconds if the store hangs.
+// is kept, or an empty one of the start of the process if there is no other. Concurrent requests share one snapshot,
+// because gathering takes seconds if the store hangs.
 func (d *dashboard) latest(ctx context.Context) (now, before snapshot, err error) {
 	taken := d.taking.DoChan("", func() (any, error) {
 		if now, _ := d.ends(); time.Since(now.at) < snapshotEvery {
