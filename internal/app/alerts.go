@@ -205,10 +205,9 @@ const takenRetention = 8 * 24 * time.Hour
 
 // alertJobs are the jobs that run if alerts run here.
 func (l *limiter) alertJobs() []jobs.Job {
-	s := l.alerts
 	all := []jobs.Job{
-		{Name: "alerts-resolve", Schedule: "@every 30s", Jitter: 3 * time.Second, Timeout: 5 * time.Minute, Run: s.Resolve},
-		{Name: "alerts-digest", Schedule: "0 * * * *", Timeout: 30 * time.Minute, Run: s.Digest},
+		{Name: "alerts-resolve", Schedule: "@every 30s", Jitter: 3 * time.Second, Timeout: 5 * time.Minute, Run: l.alerts.Resolve},
+		{Name: "alerts-digest", Schedule: "0 * * * *", Timeout: 30 * time.Minute, Run: l.alerts.Digest},
 	}
 	if l.AlertDays > 0 {
 		all = append(all, pruneJob("alerts-prune", "57 * * * *", "removed", days(l.AlertDays), l.store.PruneAlerts))

@@ -28,10 +28,9 @@ func (l *limiter) watchStores(ctx context.Context) (err error) {
 	if l.storeID, err = l.store.Identity(ctx); err != nil {
 		return err
 	}
-	own := l.storeID
 	stores, others := bus.NewAnnouncer(l.events, bus.SubjectStore, l.log), make(chan string, maxOtherStores)
 	err = l.listen(stores, func(id string) {
-		if id == own || id == "" {
+		if id == l.storeID || id == "" {
 			return
 		}
 		select {
@@ -42,16 +41,16 @@ func (l *limiter) watchStores(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.background("announcements of the store", func(ctx context.Context) { l.announceStore(ctx, stores, own, others) })
+	l.background("announcements of the store", func(ctx context.Context) { l.announceStore(ctx, stores, others) })
 	return nil
 }
 
 // announceStore announces the store at once, every minute, and when another store is heard of, whose limiter may have
 // started after the last announcement.
-func (l *limiter) announceStore(ctx context.Context, stores *bus.Announcer, own string, others <-chan string) {
+func (l *limiter) announceStore(ctx context.Context, stores *bus.Announcer, others <-chan string) {
 	announce := func() {
 		if l.events.IsConnected() {
-			stores.Announce(own)
+			stores.Announce(l.storeID)
 		}
 	}
 	announce()
@@ -72,7 +71,7 @@ func (l *limiter) announceStore(ctx context.Context, stores *bus.Announcer, own 
 			}
 			logged[other] = time.Now()
 			l.log.Error("another limiter on this NATS counts in another store: each of them admits what a limit allows; "+
-				"give all of them one DATABASE_URL, or each a NATS server or account of its own", "own", own, "other", other)
+				"give all of them one DATABASE_URL, or each a NATS server or account of its own", "own", l.storeID, "other", other)
 			announce()
 		}
 	}

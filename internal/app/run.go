@@ -132,7 +132,9 @@ func (l *limiter) run(ctx context.Context, parts ...func(context.Context) error)
 		case err = <-l.connLost:
 		}
 		l.log.Info("draining")
-		l.drain()
+		if l.web != nil {
+			l.web.SetDraining() // before any part is stopped
+		}
 	}
 	if err = errors.Join(err, l.stop()); err == nil {
 		l.log.Info("stopped")
@@ -353,13 +355,6 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	})
 	l.serving.Store(true)
 	return nil
-}
-
-// drain turns readiness false, before any part is stopped.
-func (l *limiter) drain() {
-	if l.web != nil {
-		l.web.SetDraining()
-	}
 }
 
 func (l *limiter) httpAddr() string {
