@@ -63,7 +63,7 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	default:
 		countPreview(s, p.Alerts)
 	}
-	c.printTotals(s, p)
+	printTotals(s, p, since)
 	return nil
 }
 
@@ -146,7 +146,8 @@ func previewRows(all []limits.Alert) []*previewRow {
 	return rows
 }
 
-func (c *alertsPreviewCmd) printTotals(s *session, p *app.AlertPreview) {
+// printTotals prints what became of all events since a time.
+func printTotals(s *session, p *app.AlertPreview, since time.Time) {
 	users := map[string]bool{}
 	for i := range p.Alerts {
 		if p.Alerts[i].Notice == "held" {
@@ -154,7 +155,7 @@ func (c *alertsPreviewCmd) printTotals(s *session, p *app.AlertPreview) {
 		}
 	}
 	fmt.Fprintf(s.out, "%s since %s, %d taken by a rule: %s, %d sent, %d held for the digests of %s; %s held back while the limit was exceeded\n",
-		count(p.Events, "event"), time.Now().Add(-time.Duration(c.Since)).In(s.now().Location()).Format(time.DateTime), p.Matched,
+		count(p.Events, "event"), since.In(s.now().Location()).Format(time.DateTime), p.Matched,
 		count(int64(len(p.Alerts)), "alert"), p.Sent, p.Held, count(int64(len(users)), "user"), count(p.Withheld, "warning"))
 	if p.Unreadable > 0 {
 		fmt.Fprintf(s.err, "limiter: %s could not be read as events\n", count(int64(p.Unreadable), "message"))

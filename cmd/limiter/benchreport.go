@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -98,15 +100,9 @@ func printResult(s *session, r *benchResult) {
 
 // errorsByCode formats failures in order of the codes, such as "1 no_answer, 12 overloaded"; "0" for none.
 func errorsByCode(failures map[string]int64) string {
-	text := ""
+	var all []string
 	for _, code := range slices.Sorted(maps.Keys(failures)) {
-		if text != "" {
-			text += ", "
-		}
-		text += fmt.Sprintf("%d %s", failures[code], code)
+		all = append(all, fmt.Sprintf("%d %s", failures[code], code))
 	}
-	if text == "" {
-		return "0"
-	}
-	return text
+	return cmp.Or(strings.Join(all, ", "), "0")
 }

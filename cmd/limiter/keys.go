@@ -124,12 +124,13 @@ Examples:
 }
 
 func (c *keysRevokeCmd) Run(s *session) error {
-	return c.change(s, limits.SubjectKeysRevoke, limits.RevokeKeyRequest{ID: c.ID}, func(k *limits.APIKey) string {
+	return c.changeKey(s, limits.SubjectKeysRevoke, limits.RevokeKeyRequest{ID: c.ID}, func(k *limits.APIKey) string {
 		return "revoked at " + moment(s, k.RevokedAt, "-")
 	})
 }
 
-func (f *clientFlags) change(s *session, subject string, request any, say func(*limits.APIKey) string) error {
+// changeKey sends a change of an API key, and prints what say says about the key as it is then.
+func (f *clientFlags) changeKey(s *session, subject string, request any, say func(*limits.APIKey) string) error {
 	var reply limits.KeyReply
 	if err := f.ask(s, subject, request, &reply); err != nil || f.JSON {
 		return err
@@ -171,7 +172,7 @@ func (c *keysExpireCmd) Run(s *session) error {
 	if c.Never {
 		at = 0
 	}
-	return c.change(s, limits.SubjectKeysExpire, limits.ExpireKeyRequest{ID: c.ID, ExpiresAt: at}, func(k *limits.APIKey) string {
+	return c.changeKey(s, limits.SubjectKeysExpire, limits.ExpireKeyRequest{ID: c.ID, ExpiresAt: at}, func(k *limits.APIKey) string {
 		if k.RevokedAt != 0 {
 			return "expires " + moment(s, k.ExpiresAt, "never") + ", but was revoked " + moment(s, k.RevokedAt, "") + " and stays so"
 		}

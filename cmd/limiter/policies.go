@@ -130,9 +130,9 @@ func printJSON(s *session, v any) error {
 // policyRows adds a row for each limit, for each limit that a tier or a schedule changes, and for each schedule with a
 // factor.
 func policyRows(t *table, p *app.Policy) {
-	rows := func(tier, applies string, limits []app.PolicyLimit) {
-		for i := range limits {
-			t.row(p.Name, tier, limits[i].Name, limits[i].Key, limitText(&limits[i]), applies)
+	rows := func(tier, applies string, list []app.PolicyLimit) {
+		for i := range list {
+			t.row(p.Name, tier, list[i].Name, list[i].Key, limitText(&list[i]), applies)
 		}
 	}
 	rows("-", whenApplied(p), p.Limits)
@@ -162,9 +162,9 @@ func limitText(l *app.PolicyLimit) string {
 }
 
 // nonDefault returns the settings that are not the default.
-func nonDefault(settings ...string) []string {
+func nonDefault(words ...string) []string {
 	defaults := []string{"", limits.SlidingWindow, "UTC", "aligned", limits.Exact}
-	return slices.DeleteFunc(settings, func(s string) bool { return slices.Contains(defaults, s) })
+	return slices.DeleteFunc(words, func(s string) bool { return slices.Contains(defaults, s) })
 }
 
 // whenApplied describes when a policy applies.
