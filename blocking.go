@@ -44,7 +44,7 @@ const (
 	callReturned
 )
 
-// run runs f in a goroutine and tells whether it returned before ctx ended, or shortly after. If not, f goes on without
+// run runs f in a goroutine and reports whether it returned before ctx ended, or shortly after. If not, f goes on without
 // its caller. A panic of f is raised in the caller, which may recover it, unless f was abandoned by then.
 func (b *blockingCalls) run(ctx context.Context, f func()) (returned bool) {
 	done := make(chan struct{})
@@ -111,8 +111,8 @@ func (b *blockingCalls) abandon(state *atomic.Int32) bool {
 	return true
 }
 
-// full tells whether so many abandoned calls still run that no more are started.
+// full reports whether so many abandoned calls still run that no more are started.
 func (b *blockingCalls) full() bool { return b.abandoned.Load() >= maxAbandoned }
 
-// stalled tells whether the connection accepts nothing.
+// stalled reports whether the connection accepts nothing.
 func (b *blockingCalls) stalled() bool { return b.stuck.Load() > 0 }

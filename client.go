@@ -277,7 +277,7 @@ func marshalRequest(subject string, request any) ([]byte, error) {
 	return body, nil
 }
 
-// hadInvalidUTF8 tells whether json.Marshal replaced invalid UTF-8 in a text. Replaced text must not be sent, because
+// hadInvalidUTF8 reports whether json.Marshal replaced invalid UTF-8 in a text. Replaced text must not be sent, because
 // two different users could end up with the same key. json.Marshal writes U+FFFD as the escape \ufffd only for bytes
 // that it replaced; a U+FFFD of the text itself is written as UTF-8.
 func hadInvalidUTF8(body []byte) bool {

@@ -31,8 +31,8 @@ const maxReconnectDelay = 2 * time.Second
 //     delay is 2 s, which turns an outage of half a second into two seconds without decisions.
 //
 // So a mistyped address or wrong credentials are no error of nats.Connect, which still fails if it cannot parse an
-// address or an option. They appear in the errors of calls, which name the servers and the reason why the last attempt failed. To
-// log the problem at startup, ask nc.IsConnected.
+// address or an option. They appear in the errors of calls, which name the servers and the reason why the last attempt
+// failed. To log the problem at startup, ask nc.IsConnected.
 //
 // To change one of the settings, give another option after Reconnect, such as nats.RetryOnFailedConnect(false) for a
 // program that is of no use without a server, or nats.CustomReconnectDelay for other delays (nats.ReconnectWait and

@@ -30,13 +30,13 @@ const (
 // standby limiter to take over from one that died.
 var takeoverPauses = [...]time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
 
-// asksDecision tells whether an answer on the subject is of use only now. If it can't be had now, the request must
+// asksDecision reports whether an answer on the subject is of use only now. If it cannot be had now, the request must
 // not be sent later either.
 func asksDecision(subject string) bool {
 	return subject == SubjectConsume || subject == SubjectCheck || subject == SubjectVerify
 }
 
-// answeredByAlerter tells whether an alerter answers the subject, and limiters do not.
+// answeredByAlerter reports whether an alerter answers the subject, and limiters do not.
 func answeredByAlerter(subject string) bool {
 	return strings.HasPrefix(subject, alertsPrefix) || strings.HasPrefix(subject, jobsPrefix)
 }
@@ -125,7 +125,7 @@ func (c *Client) noAnswer(subject string, err error) error {
 	return fmt.Errorf("%s: no answer%s: %w", subject, fromServers(c.nc), err)
 }
 
-// isRefusal tells whether err is the server's refusal of an operation, such as `Publish to "limits.check"`.
+// isRefusal reports whether err is the server's refusal of an operation, such as `Publish to "limits.check"`.
 func isRefusal(err error, operation string) bool {
 	return errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), operation)
 }

@@ -103,7 +103,7 @@ func TestCallsEndWhileTheNetworkStalls(t *testing.T) {
 	waitFor(t, func() bool { return nc.NumSubscriptions() == 1 }) // the one for answers
 }
 
-// unanswered tells whether a call timed out, or was refused because the connection is stalled.
+// unanswered reports whether a call timed out, or was refused because the connection is stalled.
 func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrDisconnected)
 }

@@ -171,7 +171,7 @@ func withoutCovered(types []string) (kept []string) {
 	return kept
 }
 
-// covers tells whether the subject wide matches everything that narrow matches. Both may have wildcards.
+// covers reports whether the subject wide matches everything that narrow matches. Both may have wildcards.
 func covers(wide, narrow string) bool {
 	n := strings.Split(narrow, ".")
 	for i, token := range strings.Split(wide, ".") {

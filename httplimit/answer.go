@@ -31,7 +31,7 @@ type Answer struct {
 // Denied reports whether the answer is a denial that is to be enforced.
 func (a *Answer) Denied() bool { return a.Reply != nil && !a.Reply.Allowed && !a.Reply.Shadow }
 
-// exceeded tells whether the request is refused because a limit is exceeded, and for no other reason.
+// exceeded reports whether the request is refused because a limit is exceeded, and for no other reason.
 func (a *Answer) exceeded() bool { return a.Status == http.StatusTooManyRequests && a.Denied() }
 
 // RetryAfter is how long until the same request fits, in seconds, rounded up. ok is false if it never fits, and if the

@@ -120,7 +120,7 @@ func cutLastUnquoted(text string, separator byte) (before, last string, found bo
 	return "", text, false
 }
 
-// escaped tells whether the character after before is escaped: an odd number of backslashes precedes it.
+// escaped reports whether the character after before is escaped: an odd number of backslashes precedes it.
 func escaped(before string) bool {
 	return (len(before)-len(strings.TrimRight(before, `\`)))%2 == 1
 }

@@ -73,7 +73,8 @@ func TestRateLimitIsReadAsRFC9651Has(t *testing.T) {
 	})
 }
 
-// readable tells whether each member is an item whose r, and t if it has one, are non-negative Integers, and at least one has t.
+// readable reports whether each member is an item whose r, and t if it has one, are non-negative Integers, and at least
+// one has t.
 func readable(lines []string) (told bool) {
 	members, err := httpsfv.UnmarshalList(lines)
 	if err != nil {

@@ -70,7 +70,7 @@ func showPages[Page, Item any](s *session, f *clientFlags, max *int, after strin
 	}
 }
 
-// tooLarge reports that a page did not fit into a NATS message. The size of its items is not known before.
+// tooLarge reports whether a page did not fit into a NATS message. The size of its items is not known before.
 func tooLarge(err error) bool {
 	e, ok := errors.AsType[*limits.Error](err)
 	return ok && e.Code == limits.CodeTooLarge

@@ -89,8 +89,8 @@ func (h *hook) verify(id, timestamp, signatures string, body []byte) error {
 	return errors.New("no signature fits")
 }
 
-// first tells whether an id is new. A message that was not answered in time is sent again with the same id. A real receiver
-// stores the ids in its database.
+// first reports whether an id is new. A message that was not answered in time is sent again with the same id. A real
+// receiver stores the ids in its database.
 func (h *hook) first(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

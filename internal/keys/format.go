@@ -60,7 +60,7 @@ func parse(text string) (id string, ok bool) {
 	return parts[0], checksum(body) == parts[2]
 }
 
-// IsID tells whether a text has the form of an id.
+// IsID reports whether a text has the form of an id.
 func IsID(text string) bool {
 	return len(text) == idLength && isBase62(text)
 }

@@ -34,7 +34,7 @@ type Override struct {
 	SetAt  int64  `json:"setAt"`
 }
 
-// Live tells whether an override is in force at a time in Unix milliseconds.
+// Live reports whether an override is in force at a time in Unix milliseconds.
 func (o *Override) Live(now int64) bool { return o.ExpiresAt == 0 || now < o.ExpiresAt }
 
 // Filter selects overrides for a list.

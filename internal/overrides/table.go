@@ -130,7 +130,7 @@ func (t *Table) Put(ctx context.Context, o Override) error {
 	return t.announce(ctx)
 }
 
-// tooManyGlobs tells whether a limit has as many globs as it may, without an override with this id.
+// tooManyGlobs reports whether a limit has as many globs as it may, without an override with this id.
 func (t *Table) tooManyGlobs(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -211,7 +211,7 @@ func (c *compiler) checkExemption(p *policy, e matcher, path string) {
 	}
 }
 
-// mayOverlap tells whether a value could match pattern and one of the others.
+// mayOverlap reports whether a value could match pattern and one of the others.
 func mayOverlap(others []string, pattern string) bool {
 	return slices.ContainsFunc(others, func(o string) bool {
 		return glob.Is(pattern) && glob.Is(o) || glob.Match(o, pattern) || glob.Match(pattern, o)

@@ -262,7 +262,7 @@ func (p *policy) variants(yield func([]limit) bool) {
 	}
 }
 
-// mayLimit tells whether any limit is not unlimited, or could be limited by an override.
+// mayLimit reports whether any limit is not unlimited, or could be limited by an override.
 func (p *policy) mayLimit() bool {
 	for limits := range p.variants {
 		if slices.ContainsFunc(limits, func(l limit) bool { return !l.unlimited || !l.Window.IsZero() }) {

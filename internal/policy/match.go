@@ -73,7 +73,7 @@ func (m *attributeMatcher) matches(v string) bool {
 	return glob.Any(m.patterns, v) || m.ipPatterns != nil && glob.Any(m.ipPatterns, canonicalAddress(v))
 }
 
-// onlyPatterns tells whether values are compared with nothing but the patterns as they are written.
+// onlyPatterns reports whether values are compared with nothing but the patterns as they are written.
 func (m *attributeMatcher) onlyPatterns() bool {
 	return m.ipPatterns == nil || slices.Equal(m.ipPatterns, m.patterns)
 }
@@ -87,7 +87,7 @@ func (m *attributeMatcher) whyNot(attributes map[string]string) string {
 	return fmt.Sprintf("%s %q fits none of %s", m.attribute, v, strings.Join(m.patterns, ", "))
 }
 
-// covers tells whether every value that matches narrow also matches wide. The answer may be a false no, but never a
+// covers reports whether every value that matches narrow also matches wide. The answer may be a false no, but never a
 // false yes. A star in narrow can only be covered by a star in wide.
 func covers(wide, narrow []string) bool {
 	for _, n := range narrow {
@@ -98,7 +98,7 @@ func covers(wide, narrow []string) bool {
 	return true
 }
 
-// implies tells whether attributes that match m also match wide, given that the attributes in present exist in any case.
+// implies reports whether attributes that match m also match wide, given that the attributes in present exist in any case.
 func (m matcher) implies(wide matcher, present []string) bool {
 	for _, w := range wide {
 		i := slices.IndexFunc(m, func(am attributeMatcher) bool { return am.attribute == w.attribute })

@@ -53,7 +53,7 @@ func overridden(o *overrides.Override, l *engine.Limit) engine.Limit {
 // ErrUnknownLimit says that the policy has no limit with the name.
 var ErrUnknownLimit = errors.New("the policy has no limit of that name")
 
-// CheckOverride tells whether an override can take effect: the limit exists and, in some tier or at some time of day, can
+// CheckOverride returns nil if an override can take effect: the limit exists and, in some tier or at some time of day, can
 // have the subject as its key and is valid with the changes. The error is ErrUnknownPolicy or ErrUnknownLimit, with the
 // existing names, or an *[engine.FieldError].
 func (s *Set) CheckOverride(o *overrides.Override) error {
@@ -84,7 +84,7 @@ func (s *Set) unknown(name string) error {
 	return fmt.Errorf("%w: %q; there are %s", ErrUnknownPolicy, name, firstNames(s.policies, func(p *policy) string { return p.name }))
 }
 
-// checkOverride tells whether a limit can have the subject as its key and is valid with the changes.
+// checkOverride returns nil if a limit can have the subject as its key and is valid with the changes.
 func checkOverride(o *overrides.Override, l *limit) error {
 	if l.key == nil {
 		return subjectError(o.Subject, "", "none: it is unlimited")
@@ -112,7 +112,7 @@ func subjectError(subject, instead, template string) error {
 	return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key is as %.80q; %s; the template is %s", subject, want, template)}
 }
 
-// admits tells whether the template can render a key that matches the subject, which may be a glob. If it cannot because
+// admits reports whether the template can render a key that matches the subject, which may be a glob. If it cannot because
 // of the filters, instead is the key that they make of the subject. A subject with an attribute in braces is the template
 // itself, given by mistake.
 func (t *template) admits(subject string) (ok bool, instead string) {
@@ -131,8 +131,8 @@ func (t *template) admits(subject string) (ok bool, instead string) {
 	return ok && instead == subject, instead
 }
 
-// admitsGlob tells whether a key may match a glob. It looks only at the text before the first star and after the last, so it
-// may say yes when no key matches.
+// admitsGlob reports whether a key may match a glob. It looks only at the text before the first star and after the
+// last, so it may say yes when no key matches.
 func (t *template) admitsGlob(pattern string) bool {
 	first, last := pattern[:strings.Index(pattern, "*")], pattern[strings.LastIndex(pattern, "*")+1:]
 	n := len(t.parts)

@@ -44,7 +44,7 @@ func (c *compiler) checkReachable(policies []*policy) {
 	}
 }
 
-// takesAllOf tells whether m takes every request that later would take: m matches it, and its attributes suffice for the
+// takesAllOf reports whether m takes every request that later would take: m matches it, and its attributes suffice for the
 // keys of m.
 func (m *groupMember) takesAllOf(later *groupMember) bool {
 	return later.match.implies(m.match, later.present) &&

@@ -69,7 +69,7 @@ type resolver struct {
 	taken []bool
 }
 
-// judge tells whether a policy applies.
+// judge says whether a policy applies, and if not, why.
 //
 // The attributes of a policy's keys are part of its match: a policy does not apply if the request lacks one of them, and
 // the next policy of its group gets its turn. A policy that exempts the request takes it from its group.

@@ -132,7 +132,7 @@ func parsePart(text string) (part, error) {
 	return p, nil
 }
 
-// needsHash tells whether the template needs the hash key.
+// needsHash reports whether the template needs the hash key.
 func (t *template) needsHash() bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.hash })
 }

@@ -59,7 +59,7 @@ func (p *Problems) checkUTF8(data []byte) bool {
 	return true
 }
 
-// isDuration tells whether the field at a path is a duration.
+// isDuration reports whether the field at a path is a duration.
 func (p *Problems) isDuration(path string) bool {
 	return slices.Contains(p.format.Durations, path[strings.LastIndexByte(path, '.')+1:])
 }

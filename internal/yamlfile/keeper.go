@@ -191,7 +191,7 @@ func (k *Keeper[T]) reload(force, onDemand bool) error {
 	return nil
 }
 
-// shouldRetry tells whether a rejected file may be valid by now although it has not changed.
+// shouldRetry reports whether a rejected file may be valid by now although it has not changed.
 func (k *Keeper[T]) shouldRetry() bool { return k.cfg.Refers && k.Report().Err != nil }
 
 // reread reads the file, unless it is not a regular file, whose read might never end. If it was not regular at the start, its
@@ -351,7 +351,7 @@ func stat(path string) os.FileInfo {
 	return info
 }
 
-// sameFile tells whether a file is unchanged, by its identity, modification time and size.
+// sameFile reports whether a file is unchanged, by its identity, modification time and size.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

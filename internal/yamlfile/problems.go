@@ -97,16 +97,16 @@ func (p *Problems) Add(path, format string, args ...any) {
 	p.list = append(p.list, Problem{Line: p.line(path), Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// Given tells whether the path exists in the file.
+// Given reports whether the path exists in the file.
 func (p *Problems) Given(path string) bool { _, ok := p.lines[path]; return ok }
 
 // LocateAt makes problems of a path that the file does not have appear at the line of another one.
 func (p *Problems) LocateAt(path, other string) { p.lines[path] = p.line(other) }
 
-// Reported tells whether a problem was reported at exactly this path.
+// Reported reports whether there is a mistake at exactly this path.
 func (p *Problems) Reported(path string) bool { return p.reported[path] }
 
-// Any tells whether any mistake was reported.
+// Any reports whether there is any mistake.
 func (p *Problems) Any() bool { return len(p.list) > 0 }
 
 // line returns the line of a path or, if the file does not have the path, that of its nearest parent.
@@ -127,7 +127,7 @@ func parent(path string) string {
 	return path[:max(0, strings.LastIndexAny(path, ".["))]
 }
 
-// Has tells whether a mistake was reported at or below the path.
+// Has reports whether there is a mistake at or below the path.
 func (p *Problems) Has(path string) bool {
 	for reported := range p.reported {
 		if rest, below := strings.CutPrefix(reported, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {

@@ -241,7 +241,7 @@ func (p *Problems) badNameMessage(n ast.MapKeyNode) string {
 // fieldLike matches names of fields, even misspelled ones, but hardly any secret.
 var fieldLike = regexp.MustCompile(`^[A-Za-z_-]{1,32}$`)
 
-// mayBeSecret tells whether a name may be a secret in the wrong place, such as a URL where a mapping belongs.
+// mayBeSecret reports whether a name may be a secret in the wrong place, such as a URL where a mapping belongs.
 func (p *Problems) mayBeSecret(name string) bool {
 	return p.format.Private && !fieldLike.MatchString(name)
 }
@@ -388,7 +388,7 @@ var (
 	plainNumber = regexp.MustCompile(`^-?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$`)
 )
 
-// isPlain tells whether a node is a number or an unquoted text.
+// isPlain reports whether a node is a number or an unquoted text.
 func isPlain(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:

@@ -29,7 +29,8 @@ func Lines(t testing.TB, err error) (lines []int) {
 	return lines
 }
 
-// Refused tells whether err is an error. It ends the test if the error has no lines, or lines that the text does not have.
+// Refused reports whether err is an error. It ends the test if the error has no lines, or lines that the text does not
+// have.
 func Refused(t testing.TB, err error, text string) bool {
 	t.Helper()
 	if err == nil {
