@@ -25,7 +25,7 @@ func (l *limiter) loadAlerts(ctx context.Context) error {
 	if l.Alerts == "" {
 		return nil
 	}
-	if !l.RunsAlerts() {
+	if !l.runsAlerts() {
 		l.log.Info("the alerts file is not read here: this limiter makes no alerts, which is the work of an alerter beside workers", "file", l.Alerts)
 		return nil
 	}
@@ -48,7 +48,7 @@ func (l *limiter) watchAlerts(context.Context) error {
 // startAlerts starts the sender of deliveries, the alert service and the consumer of events, in this order, if alerts run
 // here. They stop in reverse order, so the consumer stops taking events first.
 func (l *limiter) startAlerts(context.Context) error {
-	if !l.RunsAlerts() {
+	if !l.runsAlerts() {
 		return nil
 	}
 	observer := &alertWork{AlertMetrics: l.metrics.WatchAlerts(l.store.WaitingDeliveries), busy: l.Busy}

@@ -39,11 +39,11 @@ const (
 
 // startJobs starts scheduled jobs, if alerts run here or the store is SQLite: no other process can open its file.
 func (l *limiter) startJobs(context.Context) error {
-	if !l.RunsAlerts() && l.DatabaseURL != "" {
+	if !l.runsAlerts() && l.DatabaseURL != "" {
 		return nil
 	}
 	all := slices.Concat(maintenanceJobs(&l.Options, l.store), l.nightlyJobs())
-	if l.RunsAlerts() {
+	if l.runsAlerts() {
 		all = append(all, l.alertJobs()...)
 	}
 	runner, err := jobs.New(jobs.Config{Jobs: all, Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs()})

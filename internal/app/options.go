@@ -125,8 +125,8 @@ func pathError(flag string, err error) error {
 	return fmt.Errorf("%s: %w", flag, err)
 }
 
-// RunsAlerts reports whether this limiter runs alerts, and jobs with them. Otherwise it only answers requests;
+// runsAlerts reports whether this limiter runs alerts, and jobs with them. Otherwise it only answers requests;
 // with SQLite it still runs the jobs of its file.
-func (o *Options) RunsAlerts() bool {
+func (o *Options) runsAlerts() bool {
 	return o.Alerter == "on" || o.Alerter != "off" && (o.NATSURL == "" || o.DatabaseURL == "")
 }

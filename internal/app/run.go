@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	l := &limiter{Options: o, name: "limiter", rights: []postgres.Rights{postgres.RightsToDecide()}, log: log}
-	if o.RunsAlerts() {
+	if o.runsAlerts() {
 		l.rights = append(l.rights, postgres.RightsToAlert())
 	}
 	return l.run(ctx, l.lockDataDir, l.loadPolicies, l.loadAlerts, l.startWeb, l.startStore, l.startNATS, l.startEvents,
