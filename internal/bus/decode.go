@@ -59,9 +59,9 @@ func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req
 // parse decodes data without the cache. pure says that req depends on data alone: it would be the
 // same at any time and, apart from the verb, for any verb.
 func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (pure bool, err error) {
-	p := d.parsers.Get().(*parser)
+	p := d.acquireParser()
 	defer d.parsers.Put(p)
-	if p.reset(); !p.parseQuick(data) {
+	if !p.parseQuick(data) {
 		p.reset()
 		if err := p.document(data, p.topMember); err != nil {
 			return false, err
@@ -74,9 +74,8 @@ func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (pur
 // policyRequest builds a request of form 3 whose parts were checked before. It may have more
 // attributes than a request on the wire: those of an API key besides its own.
 func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine.Request) error {
-	p := d.parsers.Get().(*parser)
+	p := d.acquireParser()
 	defer d.parsers.Put(p)
-	p.reset()
 	p.given = givenAttributes
 	p.policy, p.tier, p.attributes, p.cost, p.id = r.Policy, r.Tier, r.Attributes, max(1, r.Cost), r.ID
 	return p.buildRequest(verb, req)
@@ -126,6 +125,13 @@ type parser struct {
 	*reader
 	*decoder
 	parsedRequest
+}
+
+// acquireParser returns a pooled parser, which has parsed nothing yet.
+func (d *decoder) acquireParser() *parser {
+	p := d.parsers.Get().(*parser)
+	p.reset()
+	return p
 }
 
 func (p *parser) reset() {

@@ -33,9 +33,8 @@ func (s *Service) createKey(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) decodeCreateKey(data []byte) (k keys.Key, err error) {
-	p := s.decoder.parsers.Get().(*parser)
+	p := s.decoder.acquireParser()
 	defer s.decoder.parsers.Put(p)
-	p.reset()
 	err = p.fields(data,
 		text("user", &k.User, 1, limits.MaxAttributeBytes),
 		text("name", &k.Name, 1, limits.MaxNameBytes),

@@ -78,9 +78,8 @@ func overrideAttrs(o *overrides.Override) []any {
 }
 
 func (s *Service) decodeOverride(data []byte) (o overrides.Override, err error) {
-	p := s.decoder.parsers.Get().(*parser)
+	p := s.decoder.acquireParser()
 	defer s.decoder.parsers.Put(p)
-	p.reset()
 	err = p.fields(data, append(overrideIDFields(&o.ID),
 		number("limit", &o.Limit, 1, limits.MaxAmount),
 		field{"window", func(*reader) error {

@@ -119,9 +119,8 @@ func (s *Service) decide(request *limits.Request, done func(decision []byte, err
 const verifyFields = "apiKey, attributes, policy, tier, cost, id"
 
 func (s *Service) decodeVerify(data []byte) (*limits.VerifyRequest, error) {
-	p := s.decoder.parsers.Get().(*parser)
+	p := s.decoder.acquireParser()
 	defer s.decoder.parsers.Put(p)
-	p.reset()
 	q, given := new(limits.VerifyRequest), false
 	err := p.document(data, func(name []byte) (err error) {
 		switch string(name) {
