@@ -27,7 +27,7 @@ type delivered struct {
 // taken.
 func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 	var fresh, suspects []delivered
-	var poisonErr error // why poison cannot be kept
+	stuck := false // poison cannot be stored
 	for _, m := range messages {
 		meta, err := m.Metadata()
 		if err != nil || !slices.Contains(alertableSubjects, m.Subject()) {
@@ -35,12 +35,16 @@ func (c *Consumer) handle(ctx context.Context, messages []jetstream.Msg) error {
 			continue
 		}
 		d := delivered{message: m, sequence: meta.Sequence.Stream}
-		if d.event, err = parseEvent(m.Subject(), m.Data(), meta.Timestamp); err != nil {
-			poisonErr = c.poison(ctx, &d, err.Error(), poisonErr)
-		} else if c.strikes[d.sequence] > 0 {
+		d.event, err = parseEvent(m.Subject(), m.Data(), meta.Timestamp)
+		switch {
+		case err == nil && c.strikes[d.sequence] > 0:
 			suspects = append(suspects, d)
-		} else {
+		case err == nil:
 			fresh = append(fresh, d)
+		case stuck: // a store that is down takes its time to fail for each
+			c.returnPoison(&d)
+		default:
+			stuck = !c.poison(ctx, &d, err.Error())
 		}
 	}
 	err := c.takeAll(ctx, fresh)
@@ -130,7 +134,7 @@ func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
 	n := c.strikes[d.sequence] + 1
 	c.strikes[d.sequence] = n
 	if n >= maxStrikes {
-		_ = c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause), nil)
+		c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause))
 		return
 	}
 	if n == 1 {
@@ -145,31 +149,30 @@ func (c *Consumer) delay(n int) time.Duration {
 	return min(c.cfg.Retry<<min(n-1, 16), 300*c.cfg.Retry)
 }
 
-// poison puts a message aside: it stores the message and then ends its delivery. keepErr is the
-// error of an earlier message of the batch. If there is one the message is not stored but returned,
-// because a store that is down takes its time to fail for each. It returns the error to pass on.
-func (c *Consumer) poison(ctx context.Context, d *delivered, reason string, keepErr error) error {
-	m := d.message
+// poison puts a message aside: it stores the message and then ends its delivery. If the message cannot
+// be stored it comes again.
+func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) (stored bool) {
 	reason = truncate(replaceUnprintable(reason), 500)
-	if keepErr == nil {
-		if keepErr = c.keepPoison(ctx, d, reason); keepErr != nil {
-			c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", keepErr)
-		}
-	}
-	if keepErr != nil {
-		deliveries := 1
-		if meta, err := m.Metadata(); err == nil {
-			deliveries = int(min(meta.NumDelivered, 64))
-		}
-		_ = m.NakWithDelay(c.delay(deliveries))
-		c.cfg.Observer.EventsReturned(1)
-		return keepErr
+	if err := c.keepPoison(ctx, d, reason); err != nil {
+		c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", err)
+		c.returnPoison(d)
+		return false
 	}
 	c.logPoisoned(d.sequence, reason)
-	_ = m.TermWithReason(reason) // if this is lost the message comes again, and is known by then
+	_ = d.message.TermWithReason(reason) // if this is lost the message comes again, and is known by then
 	delete(c.strikes, d.sequence)
 	c.cfg.Observer.EventPoisoned()
-	return nil
+	return true
+}
+
+// returnPoison gives back a message that could not be put aside.
+func (c *Consumer) returnPoison(d *delivered) {
+	deliveries := 1
+	if meta, err := d.message.Metadata(); err == nil {
+		deliveries = int(min(meta.NumDelivered, 64))
+	}
+	_ = d.message.NakWithDelay(c.delay(deliveries))
+	c.cfg.Observer.EventsReturned(1)
 }
 
 func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) error {
