@@ -38,7 +38,7 @@ RETURNING ` + keyColumns
 func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 	attributes, err := json.Marshal(k.Attributes)
 	if err != nil {
-		return err
+		return fmt.Errorf("write key: %w", err)
 	}
 	added, err := s.exec(ctx, "write key", insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, string(attributes),
 		k.CreatedAt, k.ExpiresAt, k.RevokedAt)
@@ -56,7 +56,11 @@ func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 	}
 	defer release()
 	rows, err := s.pool.Query(ctx, readKeySQL, id)
-	return first(collect(rows, err, keyFields))
+	k, found, err := first(collect(rows, err, keyFields))
+	if err != nil {
+		return keys.Key{}, false, fmt.Errorf("read keys: %w", err)
+	}
+	return k, found, nil
 }
 
 // ListKeys implements [keys.Store].

@@ -52,12 +52,12 @@ SELECT ` + overrideColumns + ` FROM overrides WHERE revision > $1 ORDER BY revis
 )
 
 // PutOverride implements [overrides.Store].
-func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int) error {
+func (s *Store) PutOverride(ctx context.Context, o overrides.Override, max int) error {
 	body, err := json.Marshal(&o)
 	if err != nil {
-		return err
+		return fmt.Errorf("write override: %w", err)
 	}
-	return pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
 		var revision, others int64
 		if err := tx.QueryRow(ctx, nextRevisionSQL).Scan(&revision); err != nil {
 			return err
@@ -65,43 +65,45 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int)
 		if err := tx.QueryRow(ctx, countOverridesSQL, o.Policy, o.Name, o.Subject).Scan(&others); err != nil {
 			return err
 		}
-		if others >= int64(most) {
+		if others >= int64(max) {
 			return overrides.ErrFull
 		}
 		_, err := tx.Exec(ctx, putOverrideSQL, o.Policy, o.Name, o.Subject, string(body), revision)
 		return err
 	})
+	if err != nil {
+		return fmt.Errorf("write override: %w", err)
+	}
+	return nil
 }
 
 // DeleteOverride implements [overrides.Store].
 func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool, err error) {
-	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
-		// The revision first, as PutOverride does: all lock in the same order.
-		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, deleteOverrideSQL, id.Policy, id.Name, id.Subject)
-		found = tag.RowsAffected() > 0
-		return err
-	})
-	return found, err
+	n, err := s.removeOverrides(ctx, "remove override", deleteOverrideSQL, id.Policy, id.Name, id.Subject)
+	return n > 0, err
 }
 
 // PruneOverrides removes up to max overrides that expired before the given time, and returns how
 // many.
-func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (n int, err error) {
+func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.removeOverrides(ctx, "remove expired overrides", pruneOverridesSQL, before.UnixMilli(), max)
+}
+
+// removeOverrides runs a statement that removes overrides. It sets the revision first, as
+// PutOverride does: all lock in the same order.
+func (s *Store) removeOverrides(ctx context.Context, act, statement string, args ...any) (n int, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, pruneOverridesSQL, before.UnixMilli(), max)
+		tag, err := tx.Exec(ctx, statement, args...)
 		if n = int(tag.RowsAffected()); err == nil && n == 0 {
 			return errNothing
 		}
 		return err
 	})
 	if err != nil && !errors.Is(err, errNothing) {
-		return 0, fmt.Errorf("remove expired overrides: %w", err)
+		return 0, fmt.Errorf("%s: %w", act, err)
 	}
 	return n, nil
 }
@@ -123,7 +125,7 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
 	var revision, removed int64
 	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
-		return c, err
+		return c, fmt.Errorf("read overrides: %w", err)
 	}
 	c, from := overrides.ChangesAfter(since, revision, removed)
 	if from != revision {

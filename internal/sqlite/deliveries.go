@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -136,11 +135,11 @@ func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, leas
 
 // OtherDeliveries implements [alerts.Store].
 func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error) {
-	list, err := json.Marshal(append([]string{}, channels...))
+	list, err := encode(append([]string{}, channels...))
 	if err != nil {
 		return nil, fmt.Errorf("read deliveries of other channels: %w", err)
 	}
-	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, string(list), max, s.now().Add(-due).UnixMilli())
+	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, list, max, s.now().Add(-due).UnixMilli())
 }
 
 // RecallDeliveries implements [alerts.Store].

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/seed503877ad/limits/internal/keys"
@@ -29,11 +28,11 @@ SELECT ` + keyColumns + ` FROM api_keys WHERE owner = ?5 AND id > ?1 AND id >= ?
 
 // CreateKey implements [keys.Store].
 func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
-	attributes, err := json.Marshal(k.Attributes)
+	attributes, err := encode(k.Attributes)
 	if err != nil {
-		return err
+		return fmt.Errorf("write key: %w", err)
 	}
-	added, err := s.change(ctx, "write key", insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, string(attributes),
+	added, err := s.change(ctx, "write key", insertKeySQL, k.ID, k.Hash[:], k.Name, k.User, k.Tier, attributes,
 		k.CreatedAt, k.ExpiresAt, k.RevokedAt)
 	if err == nil && added == 0 {
 		return keys.ErrExists

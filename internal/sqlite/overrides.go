@@ -2,7 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -41,12 +41,12 @@ ORDER BY policy, name, subject LIMIT ?4`
 )
 
 // PutOverride implements [overrides.Store].
-func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int) error {
-	body, err := json.Marshal(&o)
-	if err != nil {
-		return err
-	}
+func (s *Store) PutOverride(ctx context.Context, o overrides.Override, max int) error {
 	return s.transact(ctx, "write override", func() (bool, error) {
+		body, err := encode(&o)
+		if err != nil {
+			return false, err
+		}
 		if _, err := s.execInTx(nextRevisionSQL); err != nil {
 			return false, err
 		}
@@ -54,10 +54,10 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, most int)
 		if err != nil {
 			return false, err
 		}
-		if others >= most {
+		if others >= max {
 			return false, overrides.ErrFull
 		}
-		_, err = s.execInTx(putOverrideSQL, o.Policy, o.Name, o.Subject, string(body))
+		_, err = s.execInTx(putOverrideSQL, o.Policy, o.Name, o.Subject, body)
 		return true, err
 	})
 }
@@ -105,7 +105,7 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
 	var revision, removed int64
 	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
-		return c, err
+		return c, fmt.Errorf("read overrides: %w", err)
 	}
 	c, from := overrides.ChangesAfter(since, revision, removed)
 	if from != revision {

@@ -106,6 +106,7 @@ func overrideChanges(t *testing.T, s Store) {
 	if found, err := s.DeleteOverride(within(t), overrides.ID{Policy: "p", Name: "n", Subject: "c"}); found || err != nil {
 		t.Errorf("delete nothing: %t, %v", found, err)
 	}
+	equal(t, "after that", changes(t, s, 5), overrides.Changes{Revision: 5})
 }
 
 func overridesFull(t *testing.T, s Store) {
