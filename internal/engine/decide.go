@@ -1,7 +1,5 @@
 package engine
 
-import "fmt"
-
 // decide answers a request over the states of its limits. It advances them to now, and charges them
 // if the verb does so; a settle and a lease charge elsewhere. Limits in shadow do not affect
 // whether the request is allowed.
@@ -65,29 +63,4 @@ func (r *Result) fill(l *Limit, s *State, now, cost int64) {
 	if !r.Allowed {
 		r.RetryAfter, r.Message = s.retryAfter(l, now, cost), l.Message
 	}
-}
-
-// Counter is a stored counter as it stands now.
-type Counter struct {
-	CounterID
-	Spec
-	Used, Remaining int64
-	// ResetAt is when the whole limit is free again, in Unix milliseconds.
-	ResetAt int64
-}
-
-// Describe gives a stored counter as of now. live is false if nothing of it is used: such a counter
-// counts as unknown.
-func Describe(id CounterID, spec Spec, state []byte, now int64) (c Counter, live bool, err error) {
-	l, err := spec.Resolve(id)
-	if err != nil {
-		return c, false, fmt.Errorf("%w: spec: %w", ErrCorrupt, err)
-	}
-	var s State
-	if err := s.Decode(state); err != nil {
-		return c, false, err
-	}
-	s.advance(&l, now)
-	c = Counter{CounterID: id, Spec: spec, Used: s.counting().used(), Remaining: s.remaining(&l), ResetAt: s.resetAt(now)}
-	return c, c.Used > 0, nil
 }

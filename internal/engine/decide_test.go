@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"encoding/json"
+	"errors"
 	"testing"
 )
 
@@ -166,22 +168,32 @@ func TestASlidingWindowStaysSmall(t *testing.T) {
 	}
 }
 
-// Describe shows a stored counter from its spec alone.
+// A stored counter is shown from its spec alone.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	for _, a := range algorithms {
 		h := history{limit: limitOf(t, a, 10, "1m"), now: noon}
 		r := h.ask(Consume, 3)
-		b := h.state.Append(nil)
-		c, live, err := Describe(h.limit.CounterID, h.limit.Spec(), b, h.now)
-		if err != nil || !live || c.Used != 3 || c.Remaining != 7 || c.ResetAt != r.ResetAt || c.CounterID != h.limit.CounterID {
-			t.Errorf("%s: %+v, %t, %v", a, c, live, err)
+		spec, err := json.Marshal(h.limit.Spec())
+		if err != nil {
+			t.Fatal(err)
 		}
-		if c, live, err = Describe(h.limit.CounterID, h.limit.Spec(), b, r.ResetAt); err != nil || live || c.Remaining != 10 {
-			t.Errorf("%s, once free: %+v, %t, %v", a, c, live, err)
+		stored := []StoredCounter{{CounterID: h.limit.CounterID, Spec: spec, State: h.state.Append(nil)}}
+		page, err := describe(nil, stored, h.now)
+		want := Counter{CounterID: h.limit.CounterID, Spec: h.limit.Spec(), Used: 3, Remaining: 7, ResetAt: r.ResetAt}
+		if err != nil || len(page) != 1 || page[0] != want {
+			t.Errorf("%s: %+v, %v; want %+v", a, page, err, want)
 		}
-		if _, _, err = Describe(h.limit.CounterID, h.limit.Spec(), []byte("junk"), h.now); err == nil {
-			t.Errorf("%s: junk is described", a)
+		if page, err = describe(nil, stored, r.ResetAt); err != nil || len(page) > 0 {
+			t.Errorf("%s, once free: %+v, %v", a, page, err)
+		}
+		l, s, err := stored[0].decode()
+		if s.advance(&l, r.ResetAt); err != nil || s.remaining(&l) != 10 {
+			t.Errorf("%s, once free: %d remaining, %v", a, s.remaining(&l), err)
+		}
+		stored[0].State = []byte("junk")
+		if _, err = describe(nil, stored, h.now); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: junk is described: %v", a, err)
 		}
 	}
 }

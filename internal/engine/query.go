@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// Status gives the counters of a key that have something used, in order of name. The error wraps
+// Status returns the counters of a key that have something used, in order of name. The error wraps
 // [ErrUnavailable] or [ErrCorrupt].
 func (e *Engine) Status(ctx context.Context, key string) ([]Counter, error) {
 	stored, now, err := e.cfg.Store.Counters(ctx, key)
 	if err != nil {
-		return nil, unavailable("read the counters", err)
+		return nil, unavailable("read counters", err)
 	}
 	return describe(make([]Counter, 0, len(stored)), stored, now)
 }
 
-// List gives up to max counters after the given one that have something used, in order of key and
+// List returns up to max counters after the given one that have something used, in order of key and
 // name; more reports whether others follow.
 func (e *Engine) List(ctx context.Context, prefix string, after CounterID, max int) (page []Counter, more bool, err error) {
 	page = []Counter{}
@@ -38,22 +38,43 @@ func (e *Engine) List(ctx context.Context, prefix string, after CounterID, max i
 	}
 }
 
+// Counter is a stored counter as it stands now.
+type Counter struct {
+	CounterID
+	Spec
+	Used, Remaining int64
+	// ResetAt is when the whole limit is free again, in Unix milliseconds.
+	ResetAt int64
+}
+
 // describe appends those of the stored counters to page that have something used.
 func describe(page []Counter, stored []StoredCounter, now int64) ([]Counter, error) {
-	for _, s := range stored {
-		var spec Spec
-		if err := json.Unmarshal(s.Spec, &spec); err != nil {
-			return nil, fmt.Errorf("%w: spec of %q %q: %w", ErrCorrupt, s.Key, s.Name, err)
-		}
-		c, live, err := Describe(s.CounterID, spec, s.State, now)
+	for i := range stored {
+		l, s, err := stored[i].decode()
 		if err != nil {
-			return nil, fmt.Errorf("counter %q %q: %w", s.Key, s.Name, err)
+			return nil, err
 		}
-		if live {
-			page = append(page, c)
+		s.advance(&l, now)
+		if used := s.counting().used(); used > 0 {
+			page = append(page, Counter{CounterID: l.CounterID, Spec: l.Spec(), Used: used, Remaining: s.remaining(&l), ResetAt: s.resetAt(now)})
 		}
 	}
 	return page, nil
+}
+
+// decode reads the limit and the state of a stored counter. The error wraps [ErrCorrupt].
+func (c *StoredCounter) decode() (l Limit, s State, err error) {
+	var spec Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return l, s, fmt.Errorf("%w: spec of %q %q: %w", ErrCorrupt, c.Key, c.Name, err)
+	}
+	if l, err = spec.Resolve(c.CounterID); err != nil {
+		return l, s, fmt.Errorf("counter %q %q: %w: spec: %w", c.Key, c.Name, ErrCorrupt, err)
+	}
+	if err := s.Decode(c.State); err != nil {
+		return l, s, fmt.Errorf("counter %q %q: %w", c.Key, c.Name, err)
+	}
+	return l, s, nil
 }
 
 // Reset removes counters, or only counts them, and makes all workers forget them.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 )
@@ -47,39 +46,18 @@ func CheckQuotas(ctx context.Context, s Store, after CounterID, max int) (QuotaP
 
 // checkQuota reports whether the counter has a fixed window that has ended, and what is wrong with it.
 func checkQuota(c *StoredCounter, now int64) (over bool, err error) {
-	read, err := describe(nil, []StoredCounter{*c}, now)
-	if err != nil {
+	l, s, err := c.decode()
+	if err != nil || l.Algorithm != FixedWindow || s.algorithm != FixedWindow {
 		return false, err
 	}
-	end, fixed, err := windowEnd(c)
-	if err != nil || !fixed || now < end {
-		return false, err
+	_, end := l.span(s.fixed.begin)
+	if now < end {
+		return false, nil
 	}
-	if len(read) > 0 {
+	s.advance(&l, now)
+	if used := s.fixed.used(); used > 0 {
 		return true, fmt.Errorf("its window ended at %s, and %d of %d still count as used",
-			time.UnixMilli(end).UTC().Format(time.RFC3339), read[0].Used, read[0].Limit)
+			time.UnixMilli(end).UTC().Format(time.RFC3339), used, l.Limit)
 	}
 	return true, nil
-}
-
-// windowEnd is when the counter's fixed window ends, in Unix milliseconds; fixed is false if it has
-// none.
-func windowEnd(c *StoredCounter) (end int64, fixed bool, err error) {
-	var spec Spec
-	if err := json.Unmarshal(c.Spec, &spec); err != nil {
-		return 0, false, err
-	}
-	l, err := spec.Resolve(c.CounterID)
-	if err != nil {
-		return 0, false, err
-	}
-	var s State
-	if err := s.Decode(c.State); err != nil {
-		return 0, false, err
-	}
-	if l.Algorithm != FixedWindow || s.algorithm != FixedWindow {
-		return 0, false, nil
-	}
-	_, end = l.span(s.fixed.begin)
-	return end, true, nil
 }
