@@ -101,7 +101,7 @@ func (b *batch) clear() {
 	b.limitCount, b.closing = 0, false
 }
 
-// failLate fails the requests that waited longer than most, with the reason why, and gives the time
+// failLate fails the requests that waited longer than most, with the reason why, and returns the time
 // since when the oldest of the others waits; now if there are none. running is since when the
 // process has run without a stall: earlier waiting does not count.
 func (b *batch) failLate(now, running time.Time, most time.Duration, why error) (oldest time.Time) {

@@ -152,7 +152,7 @@ func (x *denialCache) update(c *counter, read *generations) {
 	}
 }
 
-// lookup gives the entry for the limit's counter and definition; nil if there is none.
+// lookup returns the entry for the limit's counter and definition; nil if there is none.
 func (x *denialCache) lookup(l *Limit) *cachedCounter {
 	if l.Ref != nil {
 		if m := l.Ref.cached.Load(); m != nil && !m.stale.Load() {
@@ -211,7 +211,7 @@ func (x *denialCache) deny(r *Request, clock *clockReading, d *denialCounts) (De
 }
 
 // lookupDenied appends the entries of all of the request's limits to cached, if one of them denies
-// at the given time; it gives nil otherwise.
+// at the given time; it returns nil otherwise.
 func (x *denialCache) lookupDenied(r *Request, at int64, cached []*cachedCounter) []*cachedCounter {
 	denied := false
 	for i := range r.Limits {

@@ -75,7 +75,7 @@ func (d *denialCounts) addTo(own *unreported, l *Limit, cost, n, due int64) *unr
 	return u
 }
 
-// take takes the counter's denials for an event and gives their number. The next denial is counted
+// take takes the counter's denials for an event and returns their number. The next denial is counted
 // anew.
 func (d *denialCounts) take(id CounterID) int64 {
 	d.mu.Lock()
@@ -131,7 +131,7 @@ func (d *denialCounts) afterCommit(c *counter, now int64) {
 	}
 }
 
-// due gives requests that report the denials whose event is due at now; all gives those for all
+// due returns requests that report the denials whose event is due at now; all returns those for all
 // denials.
 func (d *denialCounts) due(now int64) []*Request {
 	return d.requests(func(u *unreported) bool { return u.due <= now || u.due > now+exceededInterval }) // or the clock was set back

@@ -35,7 +35,7 @@ func (e *Engine) writeLoop() {
 	e.storeDenials()
 }
 
-// next gives the next batch as soon as there is one, or nil when the engine is closed and the queue
+// next returns the next batch as soon as there is one, or nil when the engine is closed and the queue
 // is empty.
 func (w *writer) next() *batch {
 	for w.wait() {
@@ -83,7 +83,7 @@ func (w *writer) await() Turn {
 	return store.Await(ctx)
 }
 
-// take gives the next queued request; nil if there is none.
+// take returns the next queued request; nil if there is none.
 func (w *writer) take() *Request {
 	if r := w.first; r != nil {
 		w.first = nil
@@ -145,7 +145,7 @@ func (w *writer) serve(r *Request) bool {
 	return true
 }
 
-// newBatch gives a spare batch, or a new one.
+// newBatch returns a spare batch, or a new one.
 func (e *Engine) newBatch() *batch {
 	select {
 	case b := <-e.spare:

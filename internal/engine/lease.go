@@ -150,7 +150,7 @@ func (x *leases) serveAll(r *Request, now time.Time, clock *clockReading, result
 	return served == len(r.Limits)
 }
 
-// lookup gives the lease of the limit's counter, nil for none. Its shard must be locked.
+// lookup returns the lease of the limit's counter, nil for none. Its shard must be locked.
 func (x *leases) lookup(l *Limit) *lease { return x.shard(l.CounterID).entries[l.CounterID] }
 
 // leasable reports whether leases can serve a consume or check with these limits.
@@ -166,7 +166,7 @@ func (r *Request) leasable() bool {
 	return true
 }
 
-// lockAndFind locks the counter's shard and gives it, and the lease, nil for none. ref is that of a
+// lockAndFind locks the counter's shard and returns it, and the lease, nil for none. ref is that of a
 // limit with this counter, or nil.
 func (x *leases) lockAndFind(ref *Ref, id CounterID) (*leaseShard, *lease) {
 	if ref != nil {
@@ -375,8 +375,8 @@ func (f *Forget) names(id CounterID) bool {
 	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }
 
-// takeExpired gives requests to settle the leases that have ended at now, even if nothing is left
-// of them, and stops tracking idle counters. With all it gives requests for all leases, also those
+// takeExpired returns requests to settle the leases that have ended at now, even if nothing is left
+// of them, and stops tracking idle counters. With all it returns requests for all leases, also those
 // that are being returned.
 func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs []*Request) {
 	for i := range x.shards {

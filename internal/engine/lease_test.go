@@ -21,7 +21,7 @@ func leased(t testing.TB, key string, n int64) engine.Limit {
 	return l
 }
 
-// warm consumes until the worker has a lease of the limit, and gives how much was charged.
+// warm consumes until the worker has a lease of the limit, and returns how much was charged.
 func warm(t *testing.T, e *engine.Engine, l engine.Limit) (n int64) {
 	t.Helper()
 	return warmFrom(t, e, l, 0)

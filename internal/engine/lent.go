@@ -38,7 +38,7 @@ type loans struct {
 func (t *lent) amount() int64 { return t.newer.amount + t.older.amount }
 func (t *lent) until() int64  { return max(t.newer.until, t.older.until) }
 
-// add adds a lease, and gives the beginning of its generation.
+// add adds a lease, and returns the beginning of its generation.
 func (t *lent) add(amount, now, until int64) (since int64) {
 	if t.newer.amount > 0 && now-t.newer.since > generationLength {
 		t.older, t.newer = t.newer, loans{}
@@ -51,7 +51,7 @@ func (t *lent) add(amount, now, until int64) (since int64) {
 	return t.newer.since
 }
 
-// generationOf gives the loans of the generation that began at since; nil if there are none.
+// generationOf returns the loans of the generation that began at since; nil if there are none.
 func (t *lent) generationOf(since int64) *loans {
 	switch {
 	case t.newer.amount > 0 && t.newer.since == since:
@@ -161,7 +161,7 @@ func (s *State) refund(cost int64) {
 	}
 }
 
-// notFullFor gives the milliseconds for which the bucket surely does not become full, apart from
+// notFullFor returns the milliseconds for which the bucket surely does not become full, apart from
 // what is lent.
 func (t *tokenBucket) notFullFor(lent int64) int64 {
 	const most = maxLease + leaseGrace
@@ -173,7 +173,7 @@ func (t *tokenBucket) notFullFor(lent int64) int64 {
 	return int64(lo / uint64(t.limit))
 }
 
-// refilledBy gives the tokens that are refilled until then, plus two for those that are not whole.
+// refilledBy returns the tokens that are refilled until then, plus two for those that are not whole.
 func (t *tokenBucket) refilledBy(then int64) int64 {
 	return max(0, min(then-t.last, maxLease+leaseGrace))*max(t.limit, t.oldLimit)/t.window + 2
 }

@@ -28,7 +28,7 @@ const (
 
 var algorithmNames = [...]string{"sliding_window", "fixed_window", "token_bucket"}
 
-// String gives the algorithm's name on the wire.
+// String returns the algorithm's name on the wire.
 func (a Algorithm) String() string {
 	if int(a) < len(algorithmNames) {
 		return algorithmNames[a]
@@ -64,7 +64,7 @@ func (c CounterID) Compare(d CounterID) int {
 // of a policy's limit.
 const policySeparator = "\x1f"
 
-// PolicyName gives the stored name of a policy's counter. It holds the policy, so that two policies
+// PolicyName returns the stored name of a policy's counter. It holds the policy, so that two policies
 // do not share a counter if they use one key and one limit name.
 func PolicyName(policy, limit string) string { return policy + policySeparator + limit }
 
@@ -201,7 +201,7 @@ func (l *Limit) Spec() Spec {
 	return s
 }
 
-// Resolve gives back the limit that the spec describes, with id as its counter.
+// Resolve returns the limit that the spec describes, with id as its counter.
 func (s Spec) Resolve(id CounterID) (Limit, error) {
 	l := Limit{CounterID: id, Policy: s.Policy, Limit: s.Limit, Burst: s.Burst, FirstUse: s.FirstUse, Threshold: -1}
 	var err error
@@ -224,7 +224,7 @@ type FieldError struct {
 	Field, Message string
 }
 
-// Error gives the message.
+// Error returns the message.
 func (e *FieldError) Error() string { return e.Message }
 
 func fieldErrorf(field, format string, args ...any) error {

@@ -134,7 +134,7 @@ func (h *history) ask(v Verb, cost int64) Result {
 	return decide(v, []Limit{h.limit}, []*State{&h.state}, h.now, cost).Results[0]
 }
 
-// stored gives the state as a store keeps it.
+// stored returns the state as a store keeps it.
 func stored(t failer, s *State) *State {
 	var back State
 	if err := back.Decode(s.Append(nil)); err != nil {
@@ -177,7 +177,7 @@ func newModel(l Limit) model {
 	}
 }
 
-// expect gives the model's answer.
+// expect returns the model's answer.
 func expect(m model, l Limit, now, latest int64, o op) Result {
 	m.at(latest)
 	r := Result{

@@ -56,7 +56,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	b.receipts[slot] = &b.newReceipts[len(b.newReceipts)-1]
 }
 
-// replay gives the answer in the receipt to a repeat of its request.
+// replay returns the answer in the receipt to a repeat of its request.
 func (p *Receipt) replay(r *Request) (d Decision, err error) {
 	if p.Fingerprint != r.Fingerprint {
 		return d, fmt.Errorf("id %q: %w", r.ID, ErrIDConflict)

@@ -35,7 +35,7 @@ func (x *receiptReads) add(q *receiptRead) (first bool) {
 	return first
 }
 
-// take gives up to max of the waiting lookups; none ends the reading.
+// take returns up to max of the waiting lookups; none ends the reading.
 func (x *receiptReads) take(max int) []*receiptRead {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -39,7 +39,7 @@ var verbNames = [...]string{
 	"consume", "check", "record", "refund", "settle", "report denials", "return leases", "renew leases", "noop",
 }
 
-// String gives the verb's name; up to Settle it is the name on the wire.
+// String returns the verb's name; up to Settle it is the name on the wire.
 func (v Verb) String() string { return verbNames[v] }
 
 // internal reports whether the verb is of the engine's own requests, which nobody waits for.
@@ -58,7 +58,7 @@ const (
 
 var onErrorNames = [...]string{"allow", "deny", "local"}
 
-// String gives the name as in settings and policies.
+// String returns the name as in settings and policies.
 func (o OnError) String() string { return onErrorNames[o] }
 
 // ParseOnError reads allow, deny or local, and fails for anything else.
@@ -127,7 +127,7 @@ type Request struct {
 	err      error
 }
 
-// makeResults gives a slice with one result for each limit.
+// makeResults returns a slice with one result for each limit.
 func (r *Request) makeResults() []Result {
 	if len(r.Limits) == 1 {
 		return r.resultBuf[:]
@@ -171,7 +171,7 @@ type Result struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Speaker gives the result that represents the decision. For a denial it is the blocking limit with
+// Speaker returns the result that represents the decision. For a denial it is the blocking limit with
 // the longest retryAfter (never fitting is longest), otherwise the limit with the least remaining.
 // It is nil without limits.
 func (d *Decision) Speaker() *Result {

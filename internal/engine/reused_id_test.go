@@ -24,7 +24,7 @@ func (s *slow) Update(ctx context.Context, b engine.Batch, decide func(engine.Sn
 	return s.tap.Update(ctx, b, decide)
 }
 
-// reusedIDWorkers gives a worker whose transactions wait, another on the same store, and a consume
+// reusedIDWorkers returns a worker whose transactions wait, another on the same store, and a consume
 // with an id that was made already.
 func reusedIDWorkers(t *testing.T) (waiting, beside *engine.Engine, s *slow, consume engine.Request) {
 	t.Helper()

@@ -97,7 +97,7 @@ func (b *batch) encodeReceipt(r *Request) ([]byte, error) {
 	return json.Marshal(k)
 }
 
-// limits gives back the limits that were charged.
+// limits returns the limits that were charged.
 func (r *reservation) limits() ([]Limit, error) {
 	all := make([]Limit, len(r.Limits))
 	for i, k := range r.Limits {

@@ -28,7 +28,7 @@ func (h *settling) settle(cost int64) Result {
 	return r.settle([]*State{&h.state}, h.now).Results[0]
 }
 
-// copied gives a history of its own that goes on from here.
+// copied returns a history of its own that goes on from here.
 func (h *settling) copied(t failer) *settling {
 	c := *h
 	c.state = *stored(t, &h.state)

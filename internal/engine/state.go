@@ -82,7 +82,7 @@ type counting interface {
 	decode(d *decoder)
 }
 
-// clone gives a copy that shares no memory with the state.
+// clone returns a copy that shares no memory with the state.
 func (s *State) clone() State {
 	c := *s
 	c.sliding.buckets = slices.Clone(s.sliding.buckets)
@@ -284,7 +284,7 @@ type decoder struct {
 	bad bool
 }
 
-// between reads a number from low to high. For anything else it sets bad and gives low.
+// between reads a number from low to high. For anything else it sets bad and returns low.
 func (d *decoder) between(low, high int64) int64 {
 	v, n := binary.Varint(d.b)
 	if n <= 0 || v < low || v > high {

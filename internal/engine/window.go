@@ -74,13 +74,13 @@ func ParseWindow(text string) (Window, error) {
 	return Window{text: strings.Clone(text), Millis: n * unit}, nil
 }
 
-// String gives the window as it was written.
+// String returns the window as it was written.
 func (w Window) String() string { return w.text }
 
 // IsZero reports whether there is no window.
 func (w Window) IsZero() bool { return w.Millis == 0 }
 
-// span gives the fixed window [start, end) that contains now, in Unix milliseconds. A window from
+// span returns the fixed window [start, end) that contains now, in Unix milliseconds. A window from
 // its first use starts at now.
 func (l *Limit) span(now int64) (start, end int64) {
 	if l.Window.Period != 0 {
@@ -96,7 +96,7 @@ func (l *Limit) span(now int64) (start, end int64) {
 	return start, start + l.Window.Millis
 }
 
-// addPeriod gives the same wall-clock time one period later. A day that the later month does not
+// addPeriod returns the same wall-clock time one period later. A day that the later month does not
 // have becomes its last.
 func addPeriod(now int64, p Period, zone *time.Location) int64 {
 	t := time.UnixMilli(now).In(zone)
@@ -117,7 +117,7 @@ func addPeriod(now int64, p Period, zone *time.Location) int64 {
 	return firstInstant(time.Date(y, m, d, hour, minute, second, t.Nanosecond(), time.UTC), zone)
 }
 
-// lastDay gives the length of a month.
+// lastDay returns the length of a month.
 func lastDay(y int, m time.Month) int { return time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day() }
 
 func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
@@ -126,7 +126,7 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 	}
 	t := time.UnixMilli(now).In(zone)
 	y, m, d := t.Date()
-	// at gives the first instant of the n-th period after the one that contains the local date of now.
+	// at returns the first instant of the n-th period after the one that contains the local date of now.
 	at := func(n int) int64 {
 		switch p {
 		case PeriodWeek:
@@ -150,7 +150,7 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 	return at(n), at(n + 1)
 }
 
-// clockSpan gives the minute or hour on the local clock. A clock change within cuts it.
+// clockSpan returns the minute or hour on the local clock. A clock change within cuts it.
 func clockSpan(now, length int64, zone *time.Location) (start, end int64) {
 	shift := offsetAt(now, zone)
 	start = floorDiv(now+shift, length)*length - shift
@@ -164,13 +164,13 @@ func clockSpan(now, length int64, zone *time.Location) (start, end int64) {
 	return start, end
 }
 
-// firstMidnight gives the first instant of a local date. Months and days out of range carry over as
+// firstMidnight returns the first instant of a local date. Months and days out of range carry over as
 // in [time.Date].
 func firstMidnight(y int, m time.Month, d int, zone *time.Location) int64 {
 	return firstInstant(time.Date(y, m, d, 0, 0, 0, 0, time.UTC), zone)
 }
 
-// firstInstant gives the first instant at which the local clock shows wall, a local time written in
+// firstInstant returns the first instant at which the local clock shows wall, a local time written in
 // UTC. If the clock skips it, that is the instant of the change.
 func firstInstant(wall time.Time, zone *time.Location) int64 {
 	at := wall.UnixMilli()
@@ -191,7 +191,7 @@ func offsetAt(at int64, zone *time.Location) int64 {
 	return int64(offset) * 1000
 }
 
-// changeIn gives the instant after from, up to until, at which the clock changed to the offset that
+// changeIn returns the instant after from, up to until, at which the clock changed to the offset that
 // it has at until.
 //
 // Time.ZoneBounds is no alternative: it also reports changes that move no clock, such as the turn

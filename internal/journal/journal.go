@@ -47,7 +47,7 @@ func Default(most int64) Policy {
 
 // Dirty is the state that a policy looks at.
 type Dirty struct {
-	// Rows is how many counters are dirty. Since gives the row of the first change that each of
+	// Rows is how many counters are dirty. Since yields the row of the first change that each of
 	// them has only in the journal, the oldest first.
 	Rows  int
 	Since iter.Seq[*Mark]

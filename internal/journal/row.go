@@ -27,7 +27,7 @@ func Seal(row []byte) []byte {
 	return binary.LittleEndian.AppendUint32(row, crc32.Checksum(row, castagnoli))
 }
 
-// Open verifies the checksum and the version of a row, and gives its content.
+// Open verifies the checksum and the version of a row, and returns its content.
 func Open(row []byte) (Parser, error) {
 	if len(row) < 5 {
 		return nil, fmt.Errorf("%d bytes", len(row))

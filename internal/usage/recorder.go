@@ -111,7 +111,7 @@ type Losses struct {
 	Counts, Requests, Malformed int64
 }
 
-// Losses gives what was not recorded as it happened.
+// Losses returns what was not recorded as it happened.
 func (r *Recorder) Losses() Losses {
 	return Losses{r.other.Load(), r.lostCounts.Load(), r.lostRequests.Load(), r.malformed.Load()}
 }

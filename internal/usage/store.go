@@ -15,11 +15,11 @@ type Store interface {
 
 	// TopUsage sums up counts, the highest first.
 	TopUsage(ctx context.Context, q TopQuery) ([]Top, error)
-	// Traffic gives the keys and users that made most of the logged requests.
+	// Traffic returns the keys and users that made most of the logged requests.
 	Traffic(ctx context.Context, q LogQuery) ([]Traffic, error)
-	// SlowestEndpoints gives the endpoints that took longest, by their 95th percentile.
+	// SlowestEndpoints returns the endpoints that took longest, by their 95th percentile.
 	SlowestEndpoints(ctx context.Context, q LogQuery) ([]Endpoint, error)
-	// EndpointErrors gives the endpoints that most often answered with a status of 500 or above.
+	// EndpointErrors returns the endpoints that most often answered with a status of 500 or above.
 	EndpointErrors(ctx context.Context, q LogQuery) ([]Failure, error)
 
 	// RollupUsage sums up to max of the oldest minutes that ended before the given time into hours.

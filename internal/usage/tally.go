@@ -58,7 +58,7 @@ func (c *Count) add(d *Count) {
 	c.Allowed, c.Denied, c.Cost = c.Allowed+d.Allowed, c.Denied+d.Denied, c.Cost+d.Cost
 }
 
-// take gives the counts of the ref, and unlists it. addToRef counts before it looks whether the ref
+// take returns the counts of the ref, and unlists it. addToRef counts before it looks whether the ref
 // is listed, so what it counts after this is listed again.
 func (l *listed) take(at int64) Count {
 	l.Tally.Listed.Store(false)
@@ -197,7 +197,7 @@ func (p *page) list(l listed) {
 	p.other.add(&c)
 }
 
-// find gives the count of an id, or other if there is no room; the pointer is valid until the next
+// find returns the count of an id, or other if there is no room; the pointer is valid until the next
 // call.
 func (p *page) find(id *ID) *Count {
 	if p.last < len(p.counts) && p.counts[p.last].ID == *id {
