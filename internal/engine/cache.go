@@ -86,7 +86,7 @@ func (x *denialCache) init() {
 	}
 }
 
-func (x *denialCache) shard(id CounterID) int {
+func (x *denialCache) shardIndex(id CounterID) int {
 	return int(maphash.String(x.seed, id.Key) % shardCount)
 }
 
@@ -112,7 +112,7 @@ func (x *denialCache) afterCommit(b *batch) {
 // under another definition stays.
 func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 	id := m.ownDenials.limit.CounterID
-	shard := x.shard(id)
+	shard := x.shardIndex(id)
 	s := &x.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 // something left.
 func (x *denialCache) update(c *counter, read *generations) {
 	id := c.limit.CounterID
-	s := &x.shards[x.shard(id)]
+	s := &x.shards[x.shardIndex(id)]
 	s.mu.Lock()
 	known := x.remove(s.entries, id)
 	s.mu.Unlock()
@@ -159,7 +159,7 @@ func (x *denialCache) lookup(l *Limit) *cachedCounter {
 			return m
 		}
 	}
-	s := &x.shards[x.shard(l.CounterID)]
+	s := &x.shards[x.shardIndex(l.CounterID)]
 	s.mu.RLock()
 	m := s.entries[l.CounterID]
 	for m != nil && !m.ownDenials.limit.sameDefinition(l) {
@@ -267,7 +267,7 @@ func decideCached(r *Request, now int64, cached []*cachedCounter) Decision {
 // invalidate removes the counters that f names, and keeps what was read before from being cached.
 func (x *denialCache) invalidate(f Forget) {
 	for i := range x.shards {
-		if f.Key != "" && i != x.shard(CounterID{Key: f.Key}) {
+		if f.Key != "" && i != x.shardIndex(CounterID{Key: f.Key}) {
 			continue
 		}
 		s := &x.shards[i]
@@ -290,7 +290,7 @@ func (x *denialCache) invalidateOthers(o *Others) {
 		return
 	}
 	for _, id := range o.IDs {
-		s := &x.shards[x.shard(id)]
+		s := &x.shards[x.shardIndex(id)]
 		s.generation.Add(1)
 		s.mu.Lock()
 		x.remove(s.entries, id)

@@ -135,7 +135,7 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 		"the store, of all": func() { x.invalidateOthers(&Others{All: true}) },
 		"a charge":          func() { now := x.generations(); x.update(&counter{limit: &l}, &now) },
 		"a full memory": func() {
-			s := &x.shards[x.shard(l.CounterID)]
+			s := &x.shards[x.shardIndex(l.CounterID)]
 			for i := 0; s.entries[l.CounterID] != nil; i++ {
 				other := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i)}}
 				now := x.generations()

@@ -262,7 +262,7 @@ func (e *Engine) broadcastChanges(b *batch) {
 		}
 		e.forgetAndBroadcast(Forget{Key: c.limit.Key, Freed: !c.refunded && !c.voidsLeases})
 		// The batch's own invalidation must not keep it from caching what it has read.
-		b.generations[e.cache.shard(c.limit.CounterID)]++
+		b.generations[e.cache.shardIndex(c.limit.CounterID)]++
 	}
 }
 

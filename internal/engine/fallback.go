@@ -30,10 +30,9 @@ func (e *Engine) answerWithoutStore(r *Request) {
 		return
 	}
 	r.err = nil
-	switch r.OnError {
-	case OnErrorLocal:
+	if r.OnError == OnErrorLocal {
 		r.decision = e.local.decide(r, e.now())
-	default:
+	} else {
 		r.decision = fixedAnswer(r, e.now())
 	}
 	r.decision.Degraded = true
@@ -41,7 +40,6 @@ func (e *Engine) answerWithoutStore(r *Request) {
 
 // fixedAnswer answers as if all limits were free, or none. Limits in shadow never deny.
 func fixedAnswer(r *Request, now int64) Decision {
-	allow := r.OnError == OnErrorAllow
 	d := Decision{Allowed: true, Results: r.makeResults()}
 	for i := range r.Limits {
 		l, res := &r.Limits[i], &d.Results[i]
@@ -49,7 +47,7 @@ func fixedAnswer(r *Request, now int64) Decision {
 		s.advance(l, now)
 		res.Allowed = true
 		res.fill(l, &s, now, r.Cost)
-		if !allow && !l.Shadow {
+		if r.OnError != OnErrorAllow && !l.Shadow {
 			d.Allowed = false
 			res.Allowed, res.Remaining, res.RetryAfter, res.ResetAt = false, 0, degradedRetry, now+degradedRetry
 		}
@@ -103,21 +101,25 @@ func (m *localLimiter) decide(r *Request, now int64) Decision {
 // put stores a counter that was charged or refunded.
 func (m *localLimiter) put(id CounterID, s *State, now int64) {
 	if m.states[id] == nil && len(m.states) >= maxLocal {
-		var least CounterID
-		sought, used := 0, int64(math.MaxInt64)
-		for other, o := range m.states { // in random order
-			has := o.counting().used()
-			if o.counting().freeAt() <= now {
-				has = 0
-			}
-			if has < used {
-				least, used = other, has
-			}
-			if sought++; sought == evictionSample {
-				break
-			}
-		}
-		delete(m.states, least)
+		delete(m.states, m.leastUsed(now))
 	}
 	m.states[id] = s
+}
+
+// leastUsed returns the least used counter of a sample; one that is free again counts as unused.
+func (m *localLimiter) leastUsed(now int64) (least CounterID) {
+	seen, leastUse := 0, int64(math.MaxInt64)
+	for id, s := range m.states { // in random order
+		used := s.counting().used()
+		if s.counting().freeAt() <= now {
+			used = 0
+		}
+		if used < leastUse {
+			least, leastUse = id, used
+		}
+		if seen++; seen == evictionSample {
+			break
+		}
+	}
+	return least
 }
