@@ -211,15 +211,14 @@ func (c *counterCache) evict() {
 	}
 }
 
-// eachDirty calls f for the dirty rows with an id greater than from and a key below end, in order,
-// until f returns false.
-func (c *counterCache) eachDirty(from engine.CounterID, end string, f func(*row) bool) {
+// eachDirty calls f for the dirty rows of a span, in order, until f returns false.
+func (c *counterCache) eachDirty(sp span, f func(*row) bool) {
 	c.fillTree()
-	c.tree.AscendGreaterOrEqual(&row{id: from}, func(r *row) bool {
-		if r.id == from {
+	c.tree.AscendGreaterOrEqual(&row{id: sp.from}, func(r *row) bool {
+		if r.id == sp.from {
 			return true
 		}
-		return r.id.Key < end && f(r)
+		return r.id.Key < sp.end && f(r)
 	})
 }
 

@@ -20,11 +20,11 @@ SELECT key, name, spec, state FROM counters WHERE key = $1 ORDER BY name`
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
-	from, end, err := keyRange(engine.Selection{Key: key})
+	sp, err := keySpan(engine.Selection{Key: key})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
-	all, now, err := s.mergedCounters(ctx, from, end, math.MaxInt32, countersOfKeySQL, key)
+	all, now, err := s.mergedCounters(ctx, sp, math.MaxInt32, countersOfKeySQL, key)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
@@ -38,27 +38,27 @@ ORDER BY key, name LIMIT $4`
 
 // List implements [engine.Store].
 func (s *Store) List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.StoredCounter, int64, error) {
-	from, end, err := keyRange(engine.Selection{Prefix: prefix})
+	sp, err := keySpan(engine.Selection{Prefix: prefix})
 	if err != nil {
 		return nil, 0, fmt.Errorf("list counters: %w", err)
 	}
-	if after.Compare(from) > 0 {
-		from = after
+	if after.Compare(sp.from) > 0 {
+		sp.from = after
 	}
-	page, now, err := s.mergedCounters(ctx, from, end, max, listCountersSQL, from.Key, from.Name, end, max)
+	page, now, err := s.mergedCounters(ctx, sp, max, listCountersSQL, sp.from.Key, sp.from.Name, sp.end, max)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list counters: %w", err)
 	}
 	return page, now, nil
 }
 
-// mergedCounters returns the first max counters of a range, from the cache and from the table by
+// mergedCounters returns the first max counters of a span, from the cache and from the table by
 // query, and the clock. Dirty counters are read first: a counter that is clean then is in the
 // table, and one that becomes clean later is in the table with the same state or a newer one.
 func (s *Store) mergedCounters(
-	ctx context.Context, from engine.CounterID, end string, max int, query string, args ...any,
+	ctx context.Context, sp span, max int, query string, args ...any,
 ) (all []engine.StoredCounter, now int64, err error) {
-	dirty, err := s.dirtyCounters(ctx, from, end, max)
+	dirty, err := s.dirtyCounters(ctx, sp, max)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -93,10 +93,8 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
-// dirtyCounters catches up with the journal and returns the first max dirty counters of a range.
-func (s *Store) dirtyCounters(
-	ctx context.Context, from engine.CounterID, end string, max int,
-) (all []engine.StoredCounter, err error) {
+// dirtyCounters catches up with the journal and returns the first max dirty counters of a span.
+func (s *Store) dirtyCounters(ctx context.Context, sp span, max int) (all []engine.StoredCounter, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return nil, err
@@ -105,29 +103,33 @@ func (s *Store) dirtyCounters(
 	if err := s.catchUp(ctx); err != nil {
 		return nil, err
 	}
-	s.cache.eachDirty(from, end, func(r *row) bool {
-		if len(all) < max {
-			all = append(all, r.toStored())
-		}
+	s.cache.eachDirty(sp, func(r *row) bool {
+		all = append(all, r.toStored())
 		return len(all) < max
 	})
 	return all, nil
 }
 
-// keyRange returns the bounds of a selection: ids greater than from with a key below end.
+// span is the ids greater than from whose key is below end.
+type span struct {
+	from engine.CounterID
+	end  string
+}
+
+// keySpan returns the ids of a selection.
 //
 // Text parameters must be UTF-8, so the upper bound cannot be made by incrementing the last byte.
 // UTF-8 sorts by code point, so the last code point is incremented instead.
-func keyRange(sel engine.Selection) (from engine.CounterID, end string, err error) {
+func keySpan(sel engine.Selection) (span, error) {
 	if !utf8.ValidString(sel.Key) || !utf8.ValidString(sel.Prefix) {
-		return from, "", errors.New("the key or prefix is not UTF-8")
+		return span{}, errors.New("the key or prefix is not UTF-8")
 	}
 	if sel.Key != "" {
 		// Nothing sorts between a key and the key followed by the lowest character that text can
 		// have.
-		return engine.CounterID{Key: sel.Key}, sel.Key + "\x01", nil
+		return span{engine.CounterID{Key: sel.Key}, sel.Key + "\x01"}, nil
 	}
-	return engine.CounterID{Key: sel.Prefix}, prefixEnd(sel.Prefix), nil
+	return span{engine.CounterID{Key: sel.Prefix}, prefixEnd(sel.Prefix)}, nil
 }
 
 // maxKey sorts after every key: it is longer than any, and made of the last character.

@@ -37,7 +37,7 @@ var queries = []query{
 	{"counters of a key", countersOfKeySQL, []string{"Index Scan using counters_pkey on counters"}},
 	{"list counters", listCountersSQL, []string{"Limit", "Index Scan using counters_pkey on counters"}},
 	{"count counters", countCountersSQL, []string{"Aggregate", "Index Only Scan using counters_pkey on counters"}},
-	{"ids of a range", idsOfRangeSQL, []string{"Limit", "Index Only Scan using counters_pkey on counters"}},
+	{"ids of a span", idsOfSpanSQL, []string{"Limit", "Index Only Scan using counters_pkey on counters"}},
 	{"count those", countThoseSQL, []string{"Aggregate", "Nested Loop", "ProjectSet", "Result", "Limit", "Index Only Scan using counters_pkey on counters"}},
 	{"delete counters", deleteCountersSQL, []string{"Delete on counters", "Nested Loop", "ProjectSet", "Result", "Limit", "Index Scan using counters_pkey on counters counters_1", "Tid Scan on counters"}},
 	{"expired counters", expiredCountersSQL, []string{"Limit", "Index Scan using counters_expires_at on counters"}},

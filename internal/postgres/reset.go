@@ -16,7 +16,7 @@ import (
 const resetBatch = 1000
 
 const (
-	idsOfRangeSQL = `
+	idsOfSpanSQL = `
 SELECT key, name FROM counters
 WHERE (key, name) > ($1, $2) AND key < $3
 ORDER BY key, name LIMIT $4`
@@ -38,18 +38,18 @@ DELETE FROM counters WHERE ctid = ANY (ARRAY(
 // Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
 // what earlier ones have removed stays removed, and n says how many.
 func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
-	from, end, err := keyRange(sel)
+	sp, err := keySpan(sel)
 	if err != nil {
 		return 0, fmt.Errorf("reset counters: %w", err)
 	}
 	if dryRun {
-		if n, err = s.count(ctx, from, end); err != nil {
+		if n, err = s.count(ctx, sp); err != nil {
 			return 0, fmt.Errorf("count counters: %w", err)
 		}
 		return n, nil
 	}
 	for {
-		removed, last, err := s.resetSome(ctx, from, end)
+		removed, last, err := s.resetSome(ctx, sp)
 		n += removed
 		if err != nil {
 			return n, fmt.Errorf("reset counters: %w", err)
@@ -57,13 +57,13 @@ func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n
 		if removed < resetBatch {
 			return n, nil
 		}
-		from = last
+		sp.from = last
 	}
 }
 
-// count counts the counters of a range in the table, and dirty ones that are not there yet.
-func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n int64, err error) {
-	dirty, err := s.dirtyCounters(ctx, from, end, math.MaxInt32)
+// count counts the counters of a span in the table, and dirty ones that are not there yet.
+func (s *Store) count(ctx context.Context, sp span) (n int64, err error) {
+	dirty, err := s.dirtyCounters(ctx, sp, math.MaxInt32)
 	if err != nil {
 		return 0, err
 	}
@@ -73,20 +73,20 @@ func (s *Store) count(ctx context.Context, from engine.CounterID, end string) (n
 	}
 	var both int64
 	var b pgx.Batch
-	b.Queue(countCountersSQL, from.Key, from.Name, end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+	b.Queue(countCountersSQL, sp.from.Key, sp.from.Name, sp.end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 	b.Queue(countThoseSQL, keys, names).QueryRow(func(row pgx.Row) error { return row.Scan(&both) })
 	err = s.readBatch(ctx, &b)
 	return n + int64(len(dirty)) - both, err
 }
 
-func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string) (n int64, last engine.CounterID, err error) {
+func (s *Store) resetSome(ctx context.Context, sp span) (n int64, last engine.CounterID, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return 0, last, err
 	}
 	defer release()
 	err = s.runInTurn(ctx, engine.Batch{}, func(t *tx, _ moment) (*draft, error) {
-		ids, err := s.firstIDs(ctx, t, from, end)
+		ids, err := s.firstIDs(ctx, t, sp)
 		if err != nil || len(ids) == 0 {
 			return nil, err
 		}
@@ -102,20 +102,20 @@ func (s *Store) resetSome(ctx context.Context, from engine.CounterID, end string
 	return n, last, nil
 }
 
-// firstIDs returns the first ids of a range, in the running transaction.
-func (s *Store) firstIDs(ctx context.Context, t *tx, from engine.CounterID, end string) ([]engine.CounterID, error) {
+// firstIDs returns the first ids of a span, in the running transaction.
+func (s *Store) firstIDs(ctx context.Context, t *tx, sp span) ([]engine.CounterID, error) {
 	var dirty []engine.CounterID
-	s.cache.eachDirty(from, end, func(r *row) bool {
+	s.cache.eachDirty(sp, func(r *row) bool {
 		dirty = append(dirty, r.id)
 		return len(dirty) < resetBatch
 	})
 	t.params.reset()
-	t.params.blob([]byte(from.Key))
-	t.params.blob([]byte(from.Name))
-	t.params.blob([]byte(end))
+	t.params.blob([]byte(sp.from.Key))
+	t.params.blob([]byte(sp.from.Name))
+	t.params.blob([]byte(sp.end))
 	t.params.scalar(resetBatch)
 	var clean []engine.CounterID
-	found := t.conn.ExecParams(ctx, idsOfRangeSQL, t.params.values, []uint32{textOID, textOID, textOID, int8OID}, binaryFormat, binaryFormat).Read()
+	found := t.conn.ExecParams(ctx, idsOfSpanSQL, t.params.values, []uint32{textOID, textOID, textOID, int8OID}, binaryFormat, binaryFormat).Read()
 	for _, values := range found.Rows {
 		clean = append(clean, engine.CounterID{Key: string(values[0]), Name: string(values[1])})
 	}

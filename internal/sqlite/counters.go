@@ -162,9 +162,7 @@ func (s *Store) dirtyCounters(sp span, max int) (all []engine.StoredCounter) {
 	s.dirty.mu.RLock()
 	defer s.dirty.mu.RUnlock()
 	s.dirty.each(sp, func(r *row) bool {
-		if len(all) < max {
-			all = append(all, r.toStored())
-		}
+		all = append(all, r.toStored())
 		return len(all) < max
 	})
 	return all

@@ -108,8 +108,8 @@ func (o *overlay) each(sp span, f func(*row) bool) {
 	})
 }
 
-// span is a range of ids: those greater than from whose key is below end. With an empty end there
-// is no upper bound.
+// span is the ids greater than from whose key is below end. With an empty end there is no upper
+// bound.
 type span struct {
 	from engine.CounterID
 	end  string

@@ -17,10 +17,10 @@ const (
 
 	beginReadSQL = `SELECT EXISTS (SELECT 1 FROM counters)`
 
-	idsOfRangeSQL = `
+	idsOfSpanSQL = `
 SELECT key, name FROM counters WHERE (key, name) > (?1, ?2) AND key < ?3 ORDER BY key, name LIMIT ?4`
 
-	deleteRangeSQL = `DELETE FROM counters WHERE (key, name) > (?1, ?2) AND (key, name) <= (?3, ?4)`
+	deleteSpanSQL = `DELETE FROM counters WHERE (key, name) > (?1, ?2) AND (key, name) <= (?3, ?4)`
 )
 
 // Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
@@ -81,11 +81,11 @@ func (s *Store) countUnfolded(ctx context.Context, read *sql.Tx, sp span) (n int
 
 func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID, err error) {
 	err = s.transactCounters(ctx, func() (func(), error) {
-		if ids, err = s.firstIDs(sp, resetBatch); err != nil || len(ids) == 0 {
+		if ids, err = s.firstIDs(sp); err != nil || len(ids) == 0 {
 			return nil, err
 		}
 		last := ids[len(ids)-1]
-		if _, err := s.execInTx(deleteRangeSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
+		if _, err := s.execInTx(deleteSpanSQL, sp.from.Key, sp.from.Name, last.Key, last.Name); err != nil {
 			return nil, err
 		}
 		for _, id := range ids {
@@ -100,15 +100,15 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 }
 
 // firstIDs returns the first ids of a span, in the running transaction.
-func (s *Store) firstIDs(sp span, max int) ([]engine.CounterID, error) {
+func (s *Store) firstIDs(sp span) ([]engine.CounterID, error) {
 	var dirty []engine.CounterID
 	s.dirty.each(sp, func(r *row) bool {
 		dirty = append(dirty, r.id)
-		return len(dirty) < max
+		return len(dirty) < resetBatch
 	})
 	clean, err := readInTx(s, func(id *engine.CounterID) []any { return []any{&id.Key, &id.Name} },
-		idsOfRangeSQL, sp.from.Key, sp.from.Name, sp.bound(), max)
-	return journal.Merge(dirty, clean, max, func(id *engine.CounterID) engine.CounterID { return *id }), err
+		idsOfSpanSQL, sp.from.Key, sp.from.Name, sp.bound(), resetBatch)
+	return journal.Merge(dirty, clean, resetBatch, func(id *engine.CounterID) engine.CounterID { return *id }), err
 }
 
 // journalRemoved writes to the journal that counters are removed, so that earlier rows do not

@@ -142,7 +142,7 @@ func TestPlans(t *testing.T) {
 	s := open(t, Config{})
 	for _, sql := range []string{
 		readCounterSQL, updateStateSQL, updateCounterSQL, readReceiptSQL, deleteEventSQL, readOutboxSQL,
-		countersOfKeySQL, listCountersSQL, countCountersSQL, idsOfRangeSQL, deleteRangeSQL, deleteJournalSQL,
+		countersOfKeySQL, listCountersSQL, countCountersSQL, idsOfSpanSQL, deleteSpanSQL, deleteJournalSQL,
 		expiredCountersSQL, deleteCounterSQL, deleteExpiredReceiptsSQL,
 	} {
 		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, strings.Count(sql, "?"))...)
