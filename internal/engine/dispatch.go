@@ -38,9 +38,9 @@ func (e *Engine) writeLoop() {
 // next returns the next batch as soon as there is one, or nil when the engine is closed and the queue
 // is empty.
 func (w *writer) next() *batch {
-	for w.wait() {
+	for w.awaitRequest() {
 		began := time.Now()
-		turn := w.await()
+		turn := w.awaitTurn()
 		if b := w.gather(); b != nil {
 			b.turn, b.began = turn, began
 			return b
@@ -52,8 +52,8 @@ func (w *writer) next() *batch {
 	return nil
 }
 
-// wait waits for a request; it is false if the engine is closed and there is none.
-func (w *writer) wait() bool {
+// awaitRequest waits for a request; it is false if the engine is closed and there is none.
+func (w *writer) awaitRequest() bool {
 	if w.first != nil {
 		return true
 	}
@@ -71,9 +71,9 @@ func (w *writer) wait() bool {
 	}
 }
 
-// await waits for this worker's turn, if the store has turns. Requests that arrive meanwhile join
+// awaitTurn waits for this worker's turn, if the store has turns. Requests that arrive meanwhile join
 // the batch.
-func (w *writer) await() Turn {
+func (w *writer) awaitTurn() Turn {
 	store, ok := w.e.cfg.Store.(Waiter)
 	if !ok || w.e.breaker.State() != gobreaker.StateClosed {
 		return nil
