@@ -11,10 +11,6 @@ import (
 var _ alerts.Store = (*Store)(nil)
 
 const (
-	// sinceMillis is when the statement started: the planner uses no index for clock_timestamp(),
-	// which may differ from row to row.
-	sinceMillis = `floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
-
 	// The body comes first, because the other columns overwrite fields that it may have too.
 	alertColumns = `a.body, a.rule, a.grp, a.raised_at, a.resolve_at, a.resolved_at, a.notice, a.reason, a.notice_at, a.held_until, a.digest`
 
@@ -64,16 +60,16 @@ func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Aler
 		before = math.MaxInt64
 	}
 	args := []any{f.Max, before, f.BeforeID, f.Rule, f.Policy}
-	sql := listAlertsSQL
+	query := listAlertsSQL
 	switch {
 	case f.User != "" && f.OpenOnly:
-		sql, args = listOpenAlertsOfUserSQL, append(args, f.User)
+		query, args = listOpenAlertsOfUserSQL, append(args, f.User)
 	case f.User != "":
-		sql, args = listAlertsOfUserSQL, append(args, f.User)
+		query, args = listAlertsOfUserSQL, append(args, f.User)
 	case f.OpenOnly:
-		sql = listOpenAlertsSQL
+		query = listOpenAlertsSQL
 	}
-	return read(ctx, s, "read alerts", alertFields, sql, args...)
+	return read(ctx, s, "read alerts", alertFields, query, args...)
 }
 
 // Alert implements [alerts.Store].
@@ -119,12 +115,12 @@ DELETE FROM alert_events WHERE ctid = ANY (ARRAY(
 )
 
 // pruning is a statement that removes rows older than a time; act names it in errors.
-type pruning struct{ act, sql string }
+type pruning struct{ act, statement string }
 
 // prune runs all statements, and returns how many rows they removed.
 func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
 	for _, p := range all {
-		n, err := s.exec(ctx, p.act, p.sql, before.UnixMilli(), max)
+		n, err := s.exec(ctx, p.act, p.statement, before.UnixMilli(), max)
 		if err != nil {
 			return total, err
 		}

@@ -222,9 +222,9 @@ func (c *counterCache) eachDirty(sp span, f func(*row) bool) {
 	})
 }
 
-// expiredDirty returns the dirty rows that have expired. It only scans them (there may be 65,536)
+// expired returns the dirty rows that have expired. It only scans them (there may be 65,536)
 // if nextExpiry says that one may have expired.
-func (c *counterCache) expiredDirty(now int64) (all []*row) {
+func (c *counterCache) expired(now int64) (all []*row) {
 	if now < c.nextExpiry {
 		return nil
 	}

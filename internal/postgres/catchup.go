@@ -116,12 +116,12 @@ func (s *Store) sendReadJournal(t *tx, p *pgconn.Pipeline) {
 	t.params.reset()
 	if !s.loaded {
 		t.params.scalar(journalPage)
-		t.all.send(p, stReadWholeJournal, t.params.values)
+		t.stmts.send(p, stReadWholeJournal, t.params.values)
 		return
 	}
 	t.params.scalar(s.lastSeq)
 	t.params.scalar(s.lastSeq + journalPage)
-	t.all.send(p, stReadJournal, t.params.values)
+	t.stmts.send(p, stReadJournal, t.params.values)
 }
 
 // applyJournal applies the journal rows that the server sends to the cache, and returns the clock.

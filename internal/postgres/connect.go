@@ -165,7 +165,7 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	pc := conn.PgConn()
-	all := new(prepared)
+	all := new(statements)
 	p := pc.StartPipeline(ctx)
 	for i, sql := range decisionSQL {
 		p.SendPrepare("limits_"+strconv.Itoa(i), sql, nil)
@@ -182,6 +182,6 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("prepare statements: %w", err)
 	}
-	pc.CustomData()[preparedKey] = all
+	pc.CustomData()[statementsKey] = all
 	return nil
 }

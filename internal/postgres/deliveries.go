@@ -249,7 +249,7 @@ func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]aler
 }
 
 // deadArgs returns the statement about dead letters that fits the filter, and its arguments.
-func deadArgs(f alerts.DeadFilter, all, ofChannel string) (sql string, args []any) {
+func deadArgs(f alerts.DeadFilter, all, ofChannel string) (statement string, args []any) {
 	first, last := f.ID, f.ID
 	if f.ID == "" {
 		last = maxKey
@@ -262,12 +262,12 @@ func deadArgs(f alerts.DeadFilter, all, ofChannel string) (sql string, args []an
 
 // DeadDeliveries implements [alerts.Store].
 func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error) {
-	sql, args := deadArgs(f, deadDeliveriesSQL, deadDeliveriesOfChannelSQL)
-	return read(ctx, s, "read dead letters", deliveryFields, sql, args...)
+	query, args := deadArgs(f, deadDeliveriesSQL, deadDeliveriesOfChannelSQL)
+	return read(ctx, s, "read dead letters", deliveryFields, query, args...)
 }
 
 // ReplayDeliveries implements [alerts.Store].
 func (s *Store) ReplayDeliveries(ctx context.Context, f alerts.DeadFilter) (int, error) {
-	sql, args := deadArgs(f, replayDeliveriesSQL, replayDeliveriesOfChannelSQL)
-	return s.change(ctx, "replay dead letters", sql, args...)
+	statement, args := deadArgs(f, replayDeliveriesSQL, replayDeliveriesOfChannelSQL)
+	return s.change(ctx, "replay dead letters", statement, args...)
 }

@@ -17,18 +17,13 @@ import (
 // checks again, on the locked version, that it has expired. Rows that another transaction holds are
 // skipped: they are about to be charged, or removed. The DELETE uses the row versions as of the
 // statement's start, so a row that moved before it was locked stays until the next time.
-//
-// The time is statement_timestamp(), because the planner uses no index for clock_timestamp(), which
-// may differ from row to row. floor() is needed because the cast alone would round up.
 const (
-	toNowSQL = ` <= floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
-
 	expiredRangeSQL = `
-WHERE expires_at >= $1 AND expires_at` + toNowSQL + ` ORDER BY expires_at LIMIT $2`
+WHERE expires_at >= $1 AND expires_at <= ` + sinceMillis + ` ORDER BY expires_at LIMIT $2`
 
 	// No index serves the sum, so the planner has to look at each ctid.
 	lockExpiredSQL = `
-	WHERE ctid = ANY ($1::tid[]) AND expires_at + 0` + toNowSQL + ` FOR UPDATE SKIP LOCKED))`
+	WHERE ctid = ANY ($1::tid[]) AND expires_at + 0 <= ` + sinceMillis + ` FOR UPDATE SKIP LOCKED))`
 
 	expiredCountersSQL = `
 SELECT ctid, expires_at FROM counters` + expiredRangeSQL
@@ -163,11 +158,11 @@ func (s *Store) expireCounters(ctx context.Context, conn *pgxpool.Conn, max int)
 // disk, since others wait for the transaction: after a crash of the server some rows are back, and
 // expired as before.
 func removeExpired[R any](
-	ctx context.Context, conn *pgxpool.Conn, sql string, ctids []pgtype.TID, read pgx.RowToFunc[R],
+	ctx context.Context, conn *pgxpool.Conn, statement string, ctids []pgtype.TID, read pgx.RowToFunc[R],
 ) (gone []R, err error) {
 	var b pgx.Batch
 	b.Queue(asyncCommitSQL)
-	b.Queue(sql, ctids).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(statement, ctids).Query(func(rows pgx.Rows) (err error) {
 		gone, err = pgx.CollectRows(rows, read)
 		return err
 	})
@@ -177,7 +172,7 @@ func removeExpired[R any](
 
 // expireDirty removes up to max dirty counters that have expired, each by a row of the journal.
 func (s *Store) expireDirty(ctx context.Context, max int) (n int, err error) {
-	ids, err := s.dirtyExpired(ctx, max)
+	ids, err := s.findExpiredDirty(ctx, max)
 	if err != nil {
 		return 0, err
 	}
@@ -190,9 +185,9 @@ func (s *Store) expireDirty(ctx context.Context, max int) (n int, err error) {
 	return n, nil
 }
 
-// dirtyExpired returns up to max dirty counters that have expired, those that expired first. A
+// findExpiredDirty returns up to max dirty counters that have expired, those that expired first. A
 // process that decides nothing returns none.
-func (s *Store) dirtyExpired(ctx context.Context, max int) (ids []engine.CounterID, err error) {
+func (s *Store) findExpiredDirty(ctx context.Context, max int) (ids []engine.CounterID, err error) {
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {
 		return nil, err
@@ -205,7 +200,7 @@ func (s *Store) dirtyExpired(ctx context.Context, max int) (ids []engine.Counter
 		return nil, err
 	}
 	now, _, _ := s.clock.estimate()
-	rows := s.cache.expiredDirty(now)
+	rows := s.cache.expired(now)
 	slices.SortStableFunc(rows, func(a, b *row) int { return cmp.Compare(a.expires, b.expires) })
 	for _, r := range rows[:min(len(rows), max)] {
 		ids = append(ids, r.id)

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
-
 	// A run that starts in the future started while the clock was ahead. It may still be running,
 	// so it counts as started now.
 	loseRunsSQL = `
@@ -80,13 +78,13 @@ func (s *Store) LastRun(ctx context.Context, job string) (jobs.Run, bool, error)
 
 // Runs implements [jobs.Store].
 func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
-	sql, args := runsSQL, []any{f.Max}
+	query, args := runsSQL, []any{f.Max}
 	if f.Job != "" {
-		sql, args = runsOfJobSQL, append(args, f.Job)
+		query, args = runsOfJobSQL, append(args, f.Job)
 	}
 	return read(ctx, s, "read runs", func(r *jobs.Run) []any {
 		return []any{&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error}
-	}, sql, args...)
+	}, query, args...)
 }
 
 // PruneRuns implements [jobs.Store].

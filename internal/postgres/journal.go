@@ -94,7 +94,7 @@ func decode(row []byte, apply func(*entry)) (first int64, err error) {
 		}
 	}
 	if !ok {
-		return 0, errors.New("a change that cannot be read")
+		return 0, errors.New("it has a change that cannot be read")
 	}
 	return int64(oldest), nil
 }

@@ -264,7 +264,7 @@ func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 					want = append(want, r.id.Key)
 				}
 			}
-			for _, r := range m.expiredDirty(now) {
+			for _, r := range m.expired(now) {
 				got = append(got, r.id.Key)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -65,11 +65,11 @@ func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 
 // ListKeys implements [keys.Store].
 func (s *Store) ListKeys(ctx context.Context, f keys.Filter) ([]keys.Key, error) {
-	sql, args := listKeysSQL, []any{f.After, f.Prefix, prefixEnd(f.Prefix), f.Max}
+	query, args := listKeysSQL, []any{f.After, f.Prefix, prefixEnd(f.Prefix), f.Max}
 	if f.User != "" {
-		sql, args = listKeysOfUserSQL, append(args, f.User)
+		query, args = listKeysOfUserSQL, append(args, f.User)
 	}
-	return read(ctx, s, "read keys", keyFields, sql, args...)
+	return read(ctx, s, "read keys", keyFields, query, args...)
 }
 
 // RevokeKey implements [keys.Store].
@@ -92,7 +92,7 @@ type hash [32]byte
 
 func (h *hash) Scan(src any) error {
 	data, _ := src.([]byte)
-	if copy(h[:], data) != len(h) || len(data) != len(h) {
+	if copy(h[:], data); len(data) != len(h) {
 		return fmt.Errorf("a hash of %d bytes", len(data))
 	}
 	return nil

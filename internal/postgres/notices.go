@@ -140,9 +140,9 @@ func writeNotices(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]
 }
 
 // lockAlerts runs a query that locks alerts, and then reads the clock.
-func lockAlerts(ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []alerts.Alert, now int64, err error) {
+func lockAlerts(ctx context.Context, tx pgx.Tx, query string, args ...any) (all []alerts.Alert, now int64, err error) {
 	var b pgx.Batch
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
 		all, err = collect(rows, nil, alertFields)
 		return err
 	})

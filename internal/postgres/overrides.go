@@ -113,11 +113,11 @@ var errNothing = errors.New("there is nothing to remove")
 
 // ListOverrides implements [overrides.Store].
 func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overrides.Override, error) {
-	sql, args := listOverridesSQL, []any{f.After.Policy, f.After.Name, f.After.Subject, f.Max}
+	query, args := listOverridesSQL, []any{f.After.Policy, f.After.Name, f.After.Subject, f.Max}
 	if f.Policy != "" {
-		sql, args = listOverridesOfPolicySQL, append(args, f.Policy)
+		query, args = listOverridesOfPolicySQL, append(args, f.Policy)
 	}
-	return read(ctx, s, "read overrides", overrideFields, sql, args...)
+	return read(ctx, s, "read overrides", overrideFields, query, args...)
 }
 
 // OverrideChanges implements [overrides.Store]. It reads the revision first, so a change that is

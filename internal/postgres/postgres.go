@@ -167,15 +167,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		log: cfg.Logger, relaySlots: make(chan struct{}, relays), reportSlot: make(chan struct{}, 1), expireLock: make(chan struct{}, 1),
-		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch}, receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
-		writeLock: make(chan struct{}, 1), cache: newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldLoopDone: make(chan struct{}),
-		lastNaming: -1,
+		log:        cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		relaySlots: make(chan struct{}, relays), reportSlot: make(chan struct{}, 1),
+		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
+		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
+		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
+		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), lastNaming: -1,
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
 	name, lock := cmp.Or(cfg.Name, "limiter"), orDefault(cfg.LockTimeout, time.Second)
 
 	decisions := base.Copy()

@@ -24,16 +24,13 @@ func (t *tx) sendReceipts(p *pgconn.Pipeline, ids []string) {
 	}
 	t.setIDs(ids)
 	t.ids = ids // the result has positions instead of ids
-	t.all.send(p, stReadReceipts, t.params.values)
+	t.stmts.send(p, stReadReceipts, t.params.values)
 }
 
 // setIDs makes ids the only parameter of a statement.
 func (t *tx) setIDs(ids []string) {
 	t.params.reset()
-	param := t.params.add(textOID, len(ids))
-	for _, id := range ids {
-		element(param, id)
-	}
+	elements(t, textOID, ids, element[string])
 }
 
 // readReceipts reads the result of sendReceipts.
@@ -52,8 +49,8 @@ func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) 
 			Answer:    append([]byte{}, row[2]...),
 			ExpiresAt: int64(binary.BigEndian.Uint64(row[3])),
 		}
-		if copy(r.Fingerprint[:], row[1]) != len(row[1]) || len(row[1]) != len(r.Fingerprint) {
-			bad = fmt.Errorf("a fingerprint of %d bytes", len(row[1]))
+		if copy(r.Fingerprint[:], row[1]); len(row[1]) != len(r.Fingerprint) {
+			bad = fmt.Errorf("receipt %q has a fingerprint of %d bytes", r.ID, len(row[1]))
 		}
 		receipts[slot] = r
 	}

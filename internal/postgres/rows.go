@@ -9,10 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// Times in Unix milliseconds. floor() is needed because the cast alone would round up.
+const (
+	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
+
+	// sinceMillis is when the statement started: the planner uses no index for clock_timestamp(),
+	// which may differ from row to row.
+	sinceMillis = `floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
+)
+
 // read returns all rows of a query. act names it in errors, and fields returns the scan targets of
 // a row.
-func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []any, sql string, args ...any) ([]R, error) {
-	rows, err := s.relay.Query(ctx, sql, args...)
+func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []any, query string, args ...any) ([]R, error) {
+	rows, err := s.relay.Query(ctx, query, args...)
 	all, err := collect(rows, err, fields)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", act, err)
@@ -43,8 +52,8 @@ func first[R any](all []R, err error) (r R, found bool, _ error) {
 }
 
 // exec runs a statement and returns how many rows it changed. act names it in errors.
-func (s *Store) exec(ctx context.Context, act, sql string, args ...any) (int, error) {
-	tag, err := s.relay.Exec(ctx, sql, args...)
+func (s *Store) exec(ctx context.Context, act, statement string, args ...any) (int, error) {
+	tag, err := s.relay.Exec(ctx, statement, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", act, err)
 	}
@@ -70,9 +79,9 @@ func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) erro
 }
 
 // change is exec in a transaction of its own, which may have to run again.
-func (s *Store) change(ctx context.Context, act, sql string, args ...any) (n int, err error) {
+func (s *Store) change(ctx context.Context, act, statement string, args ...any) (n int, err error) {
 	err = s.transact(ctx, act, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql, args...)
+		tag, err := tx.Exec(ctx, statement, args...)
 		n = int(tag.RowsAffected())
 		return err
 	})
@@ -101,6 +110,15 @@ func (d jsonColumn) Scan(src any) error {
 		return json.Unmarshal(text, d.into)
 	}
 	return fmt.Errorf("a document of type %T", src)
+}
+
+// column returns a value of each row, for an array parameter.
+func column[R, V any](rows []R, get func(*R) V) []V {
+	values := make([]V, len(rows))
+	for i := range rows {
+		values[i] = get(&rows[i])
+	}
+	return values
 }
 
 // encode returns the JSON of each row, for a column.

@@ -56,9 +56,9 @@ func (s *Store) EndSilence(ctx context.Context, id string) (alerts.Silence, bool
 
 // Silences implements [alerts.Store].
 func (s *Store) Silences(ctx context.Context, ended bool, max int) ([]alerts.Silence, error) {
-	sql := silencesSQL
+	query := silencesSQL
 	if ended {
-		sql = allSilencesSQL
+		query = allSilencesSQL
 	}
-	return read(ctx, s, "read silences", silenceFields, sql, max)
+	return read(ctx, s, "read silences", silenceFields, query, max)
 }

@@ -191,15 +191,14 @@ func queueRaised(b *pgx.Batch, due int64, all []alerts.Alert) error {
 	if err != nil {
 		return err
 	}
-	text := func(get func(*alerts.Alert) string) []string { return column(all, get) }
 	b.Queue(insertAlertsSQL, due,
-		text(func(a *alerts.Alert) string { return a.ID }),
-		text(func(a *alerts.Alert) string { return a.Rule }),
-		text(func(a *alerts.Alert) string { return a.GroupID.Key }),
-		text(func(a *alerts.Alert) string { return a.Subject }),
-		text(func(a *alerts.Alert) string { return a.Type }),
-		text(func(a *alerts.Alert) string { return a.User }),
-		text(func(a *alerts.Alert) string { return a.Policy }),
+		idsOf(all),
+		column(all, func(a *alerts.Alert) string { return a.Rule }),
+		column(all, func(a *alerts.Alert) string { return a.GroupID.Key }),
+		column(all, func(a *alerts.Alert) string { return a.Subject }),
+		column(all, func(a *alerts.Alert) string { return a.Type }),
+		column(all, func(a *alerts.Alert) string { return a.User }),
+		column(all, func(a *alerts.Alert) string { return a.Policy }),
 		column(all, func(a *alerts.Alert) int64 { return a.RaisedAt }),
 		column(all, func(a *alerts.Alert) int64 { return a.ResolveAt }),
 		bodies)
@@ -215,7 +214,7 @@ func queueUpdated(b *pgx.Batch, now int64, all []alerts.Alert) error {
 		return err
 	}
 	b.Queue(updateAlertsSQL, now,
-		column(all, func(a *alerts.Alert) string { return a.ID }),
+		idsOf(all),
 		column(all, func(a *alerts.Alert) int64 { return a.ResolveAt }),
 		column(all, func(a *alerts.Alert) bool { return a.Notice == alerts.Pending }),
 		bodies)

@@ -58,7 +58,7 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 		return nil
 	}
 	w := &turn{s: s, conn: conn, t: s.begin(conn), release: release}
-	if _, err = s.read(ctx, w.t, engine.Batch{}, true); err != nil {
+	if _, err = s.readInTurn(ctx, w.t, engine.Batch{}, true); err != nil {
 		w.End()
 		return nil // an Update without a turn will fail in the same way, and report it
 	}
@@ -107,7 +107,7 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 		// A batch without counters writes nothing, so only a read tells that the turn was not lost.
 		if at.until == 0 || len(b.IDs)+len(w.t.missing) > 0 || len(b.Counters) == 0 {
 			at = moment{}
-			if at.now, err = w.s.read(ctx, w.t, b, false); err != nil {
+			if at.now, err = w.s.readInTurn(ctx, w.t, b, false); err != nil {
 				return err
 			}
 		}
@@ -118,14 +118,14 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 	}
 }
 
-// read is the first round trip. It takes the turn, applies the rest of the journal to the cache,
+// readInTurn is the first round trip. It takes the turn, applies the rest of the journal to the cache,
 // sets s.rows to the rows of the batch, and returns the clock. If the cache is far behind it takes
 // more round trips. begin is false if the turn was already taken.
-func (s *Store) read(ctx context.Context, t *tx, b engine.Batch, begin bool) (now int64, err error) {
+func (s *Store) readInTurn(ctx context.Context, t *tx, b engine.Batch, begin bool) (now int64, err error) {
 	for ids := b.IDs; ; ids, begin = nil, false {
 		cached := s.findMissing(t, b.Counters)
 		sent := time.Now()
-		found, more, now, err := s.readOnce(ctx, t, ids, begin)
+		found, more, now, err := s.readInTurnOnce(ctx, t, ids, begin)
 		if err != nil {
 			return 0, err
 		}
@@ -181,7 +181,7 @@ func (s *Store) mergeFound(ids []engine.CounterID, cached []*row, found []*row) 
 	return true
 }
 
-func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (found []*row, more bool, now int64, err error) {
+func (s *Store) readInTurnOnce(ctx context.Context, t *tx, ids []string, begin bool) (found []*row, more bool, now int64, err error) {
 	p := t.conn.StartPipeline(ctx)
 	defer func() {
 		if closeErr := p.Close(); err == nil && closeErr != nil {
@@ -189,8 +189,8 @@ func (s *Store) readOnce(ctx context.Context, t *tx, ids []string, begin bool) (
 		}
 	}()
 	if begin {
-		t.all.send(p, stBegin, nil)
-		t.all.send(p, stTurn, nil)
+		t.stmts.send(p, stBegin, nil)
+		t.stmts.send(p, stTurn, nil)
 	}
 	t.sendReceipts(p, ids)
 	s.sendReadJournal(t, p)
@@ -227,7 +227,7 @@ func (t *tx) sendReadCounters(p *pgconn.Pipeline) {
 	t.params.reset()
 	elements(t, textOID, t.missing, func(to *[]byte, id engine.CounterID) { element(to, id.Key) })
 	elements(t, textOID, t.missing, func(to *[]byte, id engine.CounterID) { element(to, id.Name) })
-	t.all.send(p, stReadCounters, t.params.values)
+	t.stmts.send(p, stReadCounters, t.params.values)
 }
 
 // readCounters returns a row for each counter of t.missing; nil for one that is not in the table.

@@ -38,7 +38,7 @@ INSERT INTO journal (seq, token, changes) VALUES (coalesce((
 // tx is a transaction, with buffers that are reused by the next one.
 type tx struct {
 	conn  *pgconn.PgConn
-	all   *prepared
+	stmts *statements
 	begun bool // BEGIN was sent with the reads, so COMMIT has to follow; else the pipeline is an implicit transaction
 
 	params   arrays
@@ -57,7 +57,7 @@ type tx struct {
 func (s *Store) begin(conn *pgxpool.Conn) *tx {
 	t := &s.tx
 	t.conn, t.begun, t.steps, t.receipts = conn.Conn().PgConn(), false, t.steps[:0], nil
-	t.all = t.conn.CustomData()[preparedKey].(*prepared)
+	t.stmts = t.conn.CustomData()[statementsKey].(*statements)
 	return t
 }
 
@@ -71,7 +71,7 @@ type step struct {
 const anyNumber = -1
 
 func (t *tx) send(p *pgconn.Pipeline, st step) {
-	t.all.send(p, st.statement, t.params.values)
+	t.stmts.send(p, st.statement, t.params.values)
 	t.steps = append(t.steps, st)
 }
 
@@ -101,7 +101,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	t.sendWriteThrough(p, d)
 	t.sendFold(p, &s.folding, s.firstSeq)
 	if t.begun {
-		t.all.send(p, stCommit, nil)
+		t.stmts.send(p, stCommit, nil)
 	}
 	if err := p.Sync(); err != nil {
 		_ = p.Close()

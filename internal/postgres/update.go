@@ -148,7 +148,7 @@ func (d *draft) check() error {
 			return fmt.Errorf("write counters: slot %d of %d", c.Slot, len(d.ids))
 		}
 		if d.rows[c.Slot] == nil && c.Spec == nil {
-			return errors.New("write counters: a new counter without a spec")
+			return fmt.Errorf("write counters: %q %q is new and has no spec", d.ids[c.Slot].Key, d.ids[c.Slot].Name)
 		}
 	}
 	return nil
@@ -259,7 +259,7 @@ func (s *Store) runInTurnOnce(ctx context.Context, b engine.Batch, plan planner)
 	}
 	t := s.begin(conn)
 	defer releaseConn(conn) // also if plan panics: the turn has to end
-	now, err := s.read(ctx, t, b, true)
+	now, err := s.readInTurn(ctx, t, b, true)
 	if err != nil {
 		s.resetIfTimedOut(ctx)
 		return t.conn.IsClosed() || outdated(err), err

@@ -52,23 +52,15 @@ func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error
 		column(requests, func(r *usage.Request) int64 { return r.Millis }))
 }
 
-func column[R, V any](rows []R, get func(*R) V) []V {
-	values := make([]V, len(rows))
-	for i := range rows {
-		values[i] = get(&rows[i])
-	}
-	return values
-}
-
 // insertUsage distinguishes a refused insert, which may be repeated, from one that may have been
 // committed. It acquires the connection first, because an error of that is of the first kind.
-func (s *Store) insertUsage(ctx context.Context, act, sql string, columns ...any) error {
+func (s *Store) insertUsage(ctx context.Context, act, statement string, columns ...any) error {
 	conn, err := s.relay.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", act, err)
 	}
 	defer conn.Release()
-	_, err = conn.Exec(ctx, sql, columns...)
+	_, err = conn.Exec(ctx, statement, columns...)
 	switch {
 	case err == nil:
 		return nil
@@ -153,7 +145,7 @@ SELECT set_config('enable_sort', 'off', true), set_config('statement_timeout', c
 
 // report is read for a usage report. It may take as long as the caller's context allows: seconds
 // for a request, minutes for a job.
-func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql string, args ...any) (all []R, err error) {
+func report[R any](ctx context.Context, s *Store, fields func(*R) []any, query string, args ...any) (all []R, err error) {
 	release, err := acquire(ctx, s.reportSlot)
 	if err != nil {
 		return nil, fmt.Errorf("wait for the report before: %w", err)
@@ -172,7 +164,7 @@ func report[R any](ctx context.Context, s *Store, fields func(*R) []any, sql str
 		if _, err := tx.Exec(ctx, reportingSQL, most); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sql, args...)
+		rows, err := tx.Query(ctx, query, args...)
 		all, err = collect(rows, err, fields)
 		return err
 	})

@@ -79,13 +79,13 @@ const (
 // binaryFormat asks for binary parameters and results.
 var binaryFormat = []int16{1}
 
-// preparedKey is where a connection's custom data holds its prepared statements.
-const preparedKey = "limits.prepared"
+// statementsKey is where a connection's custom data holds its prepared statements.
+const statementsKey = "limits.statements"
 
-// prepared holds the descriptions of the statements of [decisionSQL] on one connection.
-type prepared [len(decisionSQL)]*pgconn.StatementDescription
+// statements holds the descriptions of the statements of [decisionSQL] on one connection.
+type statements [len(decisionSQL)]*pgconn.StatementDescription
 
-func (all *prepared) send(p *pgconn.Pipeline, statement int, params [][]byte) {
+func (all *statements) send(p *pgconn.Pipeline, statement int, params [][]byte) {
 	d := all[statement]
 	var formats []int16
 	if len(params) > 0 {
