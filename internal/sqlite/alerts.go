@@ -91,12 +91,12 @@ DELETE FROM alert_events WHERE id IN (
 )
 
 // pruning is a statement that removes rows older than a time; act names it in errors.
-type pruning struct{ act, sql string }
+type pruning struct{ act, statement string }
 
 // prune runs all statements, and returns how many rows they removed.
 func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
 	for _, p := range all {
-		n, err := s.change(ctx, p.act, p.sql, before.UnixMilli(), max)
+		n, err := s.change(ctx, p.act, p.statement, before.UnixMilli(), max)
 		if err != nil {
 			return total, err
 		}

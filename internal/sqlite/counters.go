@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -56,7 +55,7 @@ func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []eng
 			return fmt.Errorf("slot %d of %d", c.Slot, len(ids))
 		}
 		if rows[c.Slot] == nil && c.Spec == nil {
-			return errors.New("a new counter without a spec")
+			return fmt.Errorf("%q %q is new and has no spec", ids[c.Slot].Key, ids[c.Slot].Name)
 		}
 		s.record = s.record.change(ids[c.Slot], c)
 	}

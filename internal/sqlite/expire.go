@@ -32,13 +32,12 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 				return nil, fmt.Errorf("delete counters: %w", err)
 			}
 		}
-		res, err := s.stmts.deleteExpiredReceipts.Exec(now, max)
+		receipts, err := affected(s.stmts.deleteExpiredReceipts.Exec(now, max))
 		if err != nil {
 			return nil, fmt.Errorf("delete receipts: %w", err)
 		}
-		receipts, err := res.RowsAffected()
-		if n = len(ids) + int(receipts); err != nil || n == 0 {
-			return nil, err
+		if n = len(ids) + int(receipts); n == 0 {
+			return nil, nil
 		}
 		return s.journalRemoved(ids)
 	})

@@ -83,7 +83,7 @@ type hash [32]byte
 
 func (h *hash) Scan(src any) error {
 	data, _ := src.([]byte)
-	if copy(h[:], data) != len(h) || len(data) != len(h) {
+	if copy(h[:], data); len(data) != len(h) {
 		return fmt.Errorf("a hash of %d bytes", len(data))
 	}
 	return nil

@@ -29,7 +29,7 @@ ON CONFLICT (channel) DO UPDATE SET target = excluded.target, reason = excluded.
 
 // KeepPoison implements [alerts.Store].
 func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
-	data := append([]byte{}, p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)]...) // nil would be NULL
+	data := blob(p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)])
 	return s.transact(ctx, "keep poison", func() (bool, error) {
 		kept, err := s.execInTx(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
 		removed := int64(0)

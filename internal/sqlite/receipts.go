@@ -28,8 +28,8 @@ func (s *Store) readReceipts(ids []string) ([]*engine.Receipt, error) {
 		if err != nil {
 			return nil, err
 		}
-		if copy(r.Fingerprint[:], fingerprint) != len(fingerprint) || len(fingerprint) != len(r.Fingerprint) {
-			return nil, fmt.Errorf("a fingerprint of %d bytes", len(fingerprint))
+		if copy(r.Fingerprint[:], fingerprint); len(fingerprint) != len(r.Fingerprint) {
+			return nil, fmt.Errorf("receipt %q has a fingerprint of %d bytes", id, len(fingerprint))
 		}
 		r.Answer = blob(r.Answer)
 		receipts[i] = r

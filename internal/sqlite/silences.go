@@ -24,6 +24,7 @@ ORDER BY created_at DESC, id DESC LIMIT ?1`
 	allSilencesSQL = `SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT ?1`
 )
 
+// silenceFields returns the scan targets of [silenceColumns].
 func silenceFields(s *alerts.Silence) []any {
 	return []any{jsonColumn{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
 }

@@ -19,6 +19,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -111,20 +112,18 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", cfg.Path, err)
 	}
-	recent, err := simplelru.NewLRU[engine.CounterID, *row](maxClean, nil)
+	clean, err := simplelru.NewLRU[engine.CounterID, *row](maxClean, nil)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
-		now: cfg.Now, log: cfg.Logger, storeID: newStoreID(), writeLock: make(chan struct{}, 1), relayLock: make(chan struct{}, 1),
-		stale: true, dirty: newOverlay(), clean: recent, foldPolicy: journal.Default(maxJournalBytes), foldLoopDone: make(chan struct{}),
+		now: cfg.Now, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), storeID: newStoreID(),
+		writeLock: make(chan struct{}, 1), relayLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
+		stale: true, dirty: newOverlay(), clean: clean, foldPolicy: journal.Default(maxJournalBytes),
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	if s.now == nil {
 		s.now = time.Now
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
 	}
 	defer func() {
 		if err != nil {

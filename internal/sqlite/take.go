@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"time"
 
@@ -95,13 +94,6 @@ func (s *Store) readGroup(taken *alerts.TakeState, g alerts.GroupID) error {
 		taken.Open[g] = open
 	}
 	return err
-}
-
-func affected(res sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
 }
 
 // changedAt is rounded up to a whole hour: see migration 6.

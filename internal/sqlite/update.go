@@ -214,6 +214,14 @@ func (s *Store) execInTx(statement string, args ...any) (int64, error) {
 	return affected(prepared.Exec(args...))
 }
 
+// affected returns how many rows a statement changed.
+func affected(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
 func (s *Store) commit() error {
 	_, err := s.stmts.commit.Exec()
 	if err == nil {
