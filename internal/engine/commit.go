@@ -99,12 +99,15 @@ func (e *Engine) answerFailed(b *batch) {
 
 // txnTimeout is how long a transaction may take.
 func (e *Engine) txnTimeout() time.Duration {
-	most := e.cfg.Deadline * 3 / 4
 	if e.breaker.State() != gobreaker.StateClosed {
-		most = min(most, probeTimeout) // every queued request waits for a probe of a store that hangs
+		return min(e.usualTimeout(), probeTimeout) // every queued request waits for a probe of a store that hangs
 	}
-	return most
+	return e.usualTimeout()
 }
+
+// usualTimeout bounds a transaction, except for a probe that requests wait for. One that takes half
+// of it takes long.
+func (e *Engine) usualTimeout() time.Duration { return e.cfg.Deadline * 3 / 4 }
 
 // writeWithRetries writes the batch, and writes it again while that may help. short says that until
 // leaves less than a transaction's usual time, because requests have waited for long.
@@ -178,7 +181,7 @@ const maxShortTimeouts = 8
 // timedOutShort reports whether a transaction failed only because it had too little time. If so it
 // raises typicalTxn, so that the next transactions get more of their requests' time.
 func (e *Engine) timedOutShort(ctx context.Context, err error, took time.Duration) bool {
-	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShortTimeout || errors.Is(err, ErrCommitUnknown) || took >= e.cfg.Deadline*3/8 {
+	if err == nil || ctx.Err() == nil || context.Cause(ctx) != errShortTimeout || errors.Is(err, ErrCommitUnknown) || took >= e.usualTimeout()/2 {
 		return false
 	}
 	e.typicalTxn.Store(max(e.typicalTxn.Load(), int64(took)*5/4))
@@ -190,18 +193,19 @@ func (e *Engine) transact(ctx context.Context, update func() error) error {
 	began, probing := time.Now(), e.breaker.State() != gobreaker.StateClosed
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
+		took := time.Since(began)
 		if err != nil && probing && ctx.Err() != nil {
 			e.probeTimedOut.Store(true)
 		}
 		switch {
-		case e.timedOutShort(ctx, err, time.Since(began)):
+		case e.timedOutShort(ctx, err, took):
 			return struct{}{}, errShortTimeout
 		case err != nil:
 			e.recordFailure(err)
 		default:
 			e.recordSuccess()
 		}
-		e.lastTimedOut.Store(err != nil && ctx.Err() != nil && time.Since(began) >= e.cfg.Deadline*3/8 && !e.heartbeat.runningSince().After(began))
+		e.lastTimedOut.Store(err != nil && ctx.Err() != nil && took >= e.usualTimeout()/2 && !e.heartbeat.runningSince().After(began))
 		return struct{}{}, err
 	})
 	if err != nil && !isCircuitOpen(err) && !errors.Is(err, errShortTimeout) {

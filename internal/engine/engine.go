@@ -298,8 +298,11 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 }
 
-// finish hands out the answer of a request.
+// finish hands out the answer of a request; nobody waits for one to the engine's own.
 func (e *Engine) finish(r *Request, took time.Duration) {
+	if r.Verb.internal() {
+		return
+	}
 	e.observe(r, took)
 	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed {
 		e.cfg.Tally(r, &r.decision)
@@ -328,9 +331,7 @@ func (e *Engine) answerLoop() {
 	for b := range e.answers {
 		now := time.Now()
 		for _, r := range b.requests {
-			if !r.Verb.internal() {
-				e.finish(r, now.Sub(r.Received))
-			}
+			e.finish(r, now.Sub(r.Received))
 		}
 		e.reuse(b)
 	}

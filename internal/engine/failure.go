@@ -94,7 +94,7 @@ const (
 // Meanwhile requests are answered without the store and without a wait.
 func (e *Engine) probeSlowly() {
 	defer e.probing.Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), e.cfg.Deadline*3/4)
+	ctx, cancel := context.WithTimeout(context.Background(), e.usualTimeout())
 	defer cancel()
 	id := probePrefix + e.cfg.NewID()
 	_ = e.transact(ctx, func() error { // transact records the outcome

@@ -64,7 +64,5 @@ func (e *Engine) answerWhileHung(until int64) {
 func (e *Engine) answerHung(r *Request) {
 	e.skipStore(r, errHung)
 	e.answerWithoutStore(r)
-	if !r.Verb.internal() {
-		e.finish(r, time.Since(r.Received))
-	}
+	e.finish(r, time.Since(r.Received))
 }
