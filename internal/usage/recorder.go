@@ -182,10 +182,15 @@ func (r *Recorder) takeCounts() {
 	})
 	r.pending = sortAndSum(r.pending)
 	if most := r.cfg.Pending; len(r.pending) > most {
-		for _, c := range r.pending[most:] {
-			r.lostCounts.Add(c.Allowed + c.Denied)
-		}
+		r.lose(r.pending[most:])
 		r.pending = slices.Delete(r.pending, most, len(r.pending))
+	}
+}
+
+// lose counts the decisions that are dropped with counts.
+func (r *Recorder) lose(counts []Count) {
+	for _, c := range counts {
+		r.lostCounts.Add(c.Allowed + c.Denied)
 	}
 }
 
@@ -241,9 +246,7 @@ func (r *Recorder) writeCounts(ctx context.Context) (err error) {
 		}
 		done += len(some)
 		if unknown {
-			for _, c := range some {
-				r.lostCounts.Add(c.Allowed + c.Denied)
-			}
+			r.lose(some)
 			break
 		}
 	}
