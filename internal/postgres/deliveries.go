@@ -31,10 +31,10 @@ ON CONFLICT (id) DO NOTHING`
 
 	dueDeliveriesSQL = `
 WITH due AS MATERIALIZED (
-	SELECT ctid, due_at FROM alert_deliveries d WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + sinceMillis + notBefore + `
+	SELECT ctid, due_at FROM alert_deliveries d WHERE channel = $1 AND state = 'waiting' AND due_at <= ` + startMillis + notBefore + `
 	ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
+UPDATE alert_deliveries d SET due_at = ` + startMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
 RETURNING ` + deliveryColumns + `, due.due_at`
 
 	// Steps through the channels that have waiting deliveries, so that those of the other channels
@@ -50,7 +50,7 @@ WITH RECURSIVE waiting AS (
 	otherDeliveriesSQL = waitingChannels + `
 SELECT ` + deliveryColumns + ` FROM waiting w
 CROSS JOIN LATERAL (
-	SELECT * FROM alert_deliveries d WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + sinceMillis + ` - $3` + notBefore + `
+	SELECT * FROM alert_deliveries d WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + startMillis + ` - $3` + notBefore + `
 	ORDER BY channel, due_at LIMIT $2
 ) d
 WHERE w.channel <> ALL ($1::text[]) LIMIT $2`
@@ -59,12 +59,12 @@ WHERE w.channel <> ALL ($1::text[]) LIMIT $2`
 	recallDeliveriesSQL = waitingChannels + `, ahead AS MATERIALIZED (
 	SELECT place FROM waiting w CROSS JOIN LATERAL (
 		SELECT ctid AS place FROM alert_deliveries
-		WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at > ` + sinceMillis + ` + $1
+		WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at > ` + startMillis + ` + $1
 		ORDER BY channel, due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 	) d LIMIT $3
 )
-UPDATE alert_deliveries d SET due_at = ` + sinceMillis + ` + $2,
-	created_at = least(created_at, ` + sinceMillis + `), replayed_at = least(replayed_at, ` + sinceMillis + `)
+UPDATE alert_deliveries d SET due_at = ` + startMillis + ` + $2,
+	created_at = least(created_at, ` + startMillis + `), replayed_at = least(replayed_at, ` + startMillis + `)
 FROM ahead WHERE d.ctid = ahead.place`
 
 	// Locks in order of id.
@@ -87,8 +87,8 @@ WHERE d.ctid = u.place AND u.ended_at = 0`
 	// Without those that an alerter has claimed.
 	oldDeliveriesSQL = `
 SELECT ` + deliveryColumns + ` FROM alert_deliveries d
-WHERE ended_at = 0 AND greatest(created_at, replayed_at) <= ` + sinceMillis + ` - $1
-	AND (due_at <= ` + sinceMillis + ` OR due_at > ` + sinceMillis + ` + $2)` + notBefore + `
+WHERE ended_at = 0 AND greatest(created_at, replayed_at) <= ` + startMillis + ` - $1
+	AND (due_at <= ` + startMillis + ` OR due_at > ` + startMillis + ` + $2)` + notBefore + `
 ORDER BY greatest(created_at, replayed_at) LIMIT $3 FOR UPDATE SKIP LOCKED`
 
 	waitingDeliveriesSQL = `

@@ -19,11 +19,11 @@ import (
 // statement's start, so a row that moved before it was locked stays until the next time.
 const (
 	expiredRangeSQL = `
-WHERE expires_at >= $1 AND expires_at <= ` + sinceMillis + ` ORDER BY expires_at LIMIT $2`
+WHERE expires_at >= $1 AND expires_at <= ` + startMillis + ` ORDER BY expires_at LIMIT $2`
 
 	// No index serves the sum, so the planner has to look at each ctid.
 	lockExpiredSQL = `
-	WHERE ctid = ANY ($1::tid[]) AND expires_at + 0 <= ` + sinceMillis + ` FOR UPDATE SKIP LOCKED))`
+	WHERE ctid = ANY ($1::tid[]) AND expires_at + 0 <= ` + startMillis + ` FOR UPDATE SKIP LOCKED))`
 
 	expiredCountersSQL = `
 SELECT ctid, expires_at FROM counters` + expiredRangeSQL

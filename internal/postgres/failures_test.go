@@ -216,7 +216,7 @@ func TestSilentConnections(t *testing.T) {
 	}()
 	folded := make(chan struct{})
 	go func() {
-		_, _ = s.foldSomeBounded(context.WithoutCancel(t.Context()), func() int { return 1 })
+		_, _ = s.foldSome(context.WithoutCancel(t.Context()), func() int { return 1 })
 		close(folded)
 	}()
 	release()

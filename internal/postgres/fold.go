@@ -177,7 +177,11 @@ func (s *Store) retainedFrom() int64 {
 }
 
 // foldSome folds count() rows in a transaction of its own. more reports whether there was any work.
+// It takes foldTimeout at most, because decisions wait for it. If that ends while it reads the
+// journal, the cache keeps what was read.
 func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
+	defer cancel()
 	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
 		return false, err
@@ -200,14 +204,6 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 	return more && err == nil, err
 }
 
-// foldSomeBounded is foldSome with foldTimeout, because decisions wait for it. If it ends while it
-// reads the journal, the cache keeps what was read.
-func (s *Store) foldSomeBounded(ctx context.Context, count func() int) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
-	defer cancel()
-	return s.foldSome(ctx, count)
-}
-
 // Rest says whether this process rests, which means that it decides nothing for now. While it
 // rests, the store does not read what others write, which would cost a tenth of deciding it; a
 // transaction that comes nevertheless reads that first. At the end of a rest, Rest reads it at
@@ -228,7 +224,7 @@ func (s *Store) foldLoop() {
 		if s.resting.Load() {
 			return false, nil
 		}
-		return s.foldSomeBounded(s.stop, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
+		return s.foldSome(s.stop, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
 	})
 }
 
@@ -249,7 +245,7 @@ func (s *Store) foldAll() {
 	defer cancel()
 	begun, err := s.catchUpBounded(ctx)
 	for more, others := true, false; more && !others && err == nil; {
-		more, err = s.foldSomeBounded(ctx, func() int {
+		more, err = s.foldSome(ctx, func() int {
 			if others = s.lastSeq != begun && s.lastSeq != s.lastWritten; others {
 				return 0
 			}

@@ -18,10 +18,10 @@ const (
 	// that moved before it was locked stays until the next time.
 	pendingAlertsSQL = `
 WITH due AS MATERIALIZED (
-	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + sinceMillis + ` OR due_at > ` + sinceMillis + ` + 3600000)
+	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + startMillis + ` OR due_at > ` + startMillis + ` + 3600000)
 	ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-UPDATE alerts a SET due_at = ` + sinceMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`
+UPDATE alerts a SET due_at = ` + startMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`
 
 	lockPendingSQL = `
 SELECT a.id FROM unnest($1::text[]) AS u (id)
@@ -37,18 +37,18 @@ FROM (
 SELECT ` + alertColumns + ` FROM alerts a
 WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
 
-	resolvableAlertsSQL = resolvable + `<= ` + sinceMillis + `
+	resolvableAlertsSQL = resolvable + `<= ` + startMillis + `
 ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	// A statement of its own: with both conditions in one, all open alerts would be read.
-	resolvableAheadSQL = resolvable + `> ` + sinceMillis + ` + $2
+	resolvableAheadSQL = resolvable + `> ` + startMillis + ` + $2
 ORDER BY resolve_at LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	resolveAlertsSQL = `
 UPDATE alerts a SET resolved_at = $1 FROM (
 	SELECT * FROM unnest($2::text[]) AS u (id)` + thoseAlerts
 
-	heldNow = `notice = 'held' AND digest = '' AND (held_until <= ` + sinceMillis + ` + $3 OR held_until > ` + sinceMillis + ` + $4)`
+	heldNow = `notice = 'held' AND digest = '' AND (held_until <= ` + startMillis + ` + $3 OR held_until > ` + startMillis + ` + $4)`
 
 	heldUsersSQL = `
 SELECT DISTINCT username FROM alerts

@@ -67,10 +67,8 @@ func (s *Store) count(ctx context.Context, sp span) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	keys, names := make([]string, len(dirty)), make([]string, len(dirty))
-	for i := range dirty {
-		keys[i], names[i] = dirty[i].Key, dirty[i].Name
-	}
+	keys := column(dirty, func(c *engine.StoredCounter) string { return c.Key })
+	names := column(dirty, func(c *engine.StoredCounter) string { return c.Name })
 	var both int64
 	var b pgx.Batch
 	b.Queue(countCountersSQL, sp.from.Key, sp.from.Name, sp.end).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })

@@ -13,9 +13,9 @@ import (
 const (
 	nowMillis = `floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint`
 
-	// sinceMillis is when the statement started: the planner uses no index for clock_timestamp(),
+	// startMillis is when the statement started: the planner uses no index for clock_timestamp(),
 	// which may differ from row to row.
-	sinceMillis = `floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
+	startMillis = `floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 )
 
 // read returns all rows of a query. act names it in errors, and fields returns the scan targets of

@@ -18,15 +18,15 @@ INSERT INTO alert_silences (id, created_at, expires_at, body)
 SELECT $1, at, at + $2, $3 FROM (SELECT ` + nowMillis + ` AS at) now RETURNING ` + silenceColumns
 
 	endSilenceSQL = `
-UPDATE alert_silences a SET expires_at = ` + sinceMillis + ` FROM (
+UPDATE alert_silences a SET expires_at = ` + startMillis + ` FROM (
 	SELECT ctid FROM alert_silences WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1 FOR UPDATE
 ) p
-WHERE a.ctid = p.ctid AND a.expires_at > ` + sinceMillis + ` RETURNING ` + silenceColumns
+WHERE a.ctid = p.ctid AND a.expires_at > ` + startMillis + ` RETURNING ` + silenceColumns
 
 	// Materialized, because few silences are active and many have ended.
 	silencesSQL = `
 WITH now AS MATERIALIZED (
-	SELECT * FROM alert_silences WHERE expires_at > ` + sinceMillis + ` ORDER BY expires_at
+	SELECT * FROM alert_silences WHERE expires_at > ` + startMillis + ` ORDER BY expires_at
 )
 SELECT ` + silenceColumns + ` FROM now ORDER BY created_at DESC, id DESC LIMIT $1`
 
