@@ -72,7 +72,10 @@ type cachedCounter struct {
 
 // newCachedCounter copies a state that was advanced to the limit.
 func newCachedCounter(l *Limit, s *State) *cachedCounter {
-	m := &cachedCounter{ownDenials: unreported{limit: *l}, state: s.clone(), exceededAt: s.exceededAt, used: s.counting().used(), freeAt: s.counting().freeAt()}
+	m := &cachedCounter{
+		used: s.counting().used(), freeAt: s.counting().freeAt(), exceededAt: s.exceededAt,
+		ownDenials: unreported{limit: *l}, state: s.clone(),
+	}
 	if m.state.remaining(l) == 0 {
 		m.deniedUntil = m.state.counting().fitsAt(l.capacity(), 1)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -229,7 +228,7 @@ func (s *Store) commit() error {
 	}
 	// With either code the write-ahead log does not have all of the transaction, and so nothing of
 	// it. An I/O error may come from the sync after it was written.
-	if e, ok := errors.AsType[*driver.Error](err); ok && (e.Code()&0xff == codes.SQLITE_BUSY || e.Code()&0xff == codes.SQLITE_FULL) {
+	if code := primaryCode(err); code == codes.SQLITE_BUSY || code == codes.SQLITE_FULL {
 		return fmt.Errorf("commit: %w", err)
 	}
 	// The write-ahead log may or may not hold the transaction, so memory has to be read from the
