@@ -30,42 +30,48 @@ func parse(text string) (*pgxpool.Config, error) {
 	if text == "" {
 		return nil, errors.New("read database URL: it is empty")
 	}
-	const want = "want postgres://user:password@host:port/database?sslmode=…, with / and @ of a password written as %2F and %40"
 	// If a password has a bare @ or /, pgx takes the rest of it for a host or a database, and
 	// quotes both in its errors.
 	if scheme, rest, _ := strings.Cut(text, "://"); scheme == "postgres" || scheme == "postgresql" {
 		rest, _, _ = strings.Cut(rest, "?")
 		if i := strings.IndexAny(rest, "@/"); i >= 0 && strings.Contains(rest[i+1:], "@") {
-			return nil, errors.New("read database URL: it has an @ behind the user and password; " + want)
+			return nil, errors.New("read database URL: it has an @ behind the user and password; " + wantedURL)
 		}
 	}
 	cfg, err := pgxpool.ParseConfig(text)
-	if err == nil {
-		// The default of pgx is two minutes.
-		if cfg.ConnConfig.ConnectTimeout == 0 || !strings.Contains(text, "connect_timeout") {
-			cfg.ConnConfig.ConnectTimeout = connectTimeout
-		}
-		dial := cfg.ConnConfig.DialFunc
-		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return quickconn.Wrap(conn), nil
-		}
-		return cfg, nil
+	if err != nil {
+		return nil, urlError(text, err)
 	}
+	// The default of pgx is two minutes.
+	if cfg.ConnConfig.ConnectTimeout == 0 || !strings.Contains(text, "connect_timeout") {
+		cfg.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return quickconn.Wrap(conn), nil
+	}
+	return cfg, nil
+}
+
+const wantedURL = "want postgres://user:password@host:port/database?sslmode=…, with / and @ of a password written as %2F and %40"
+
+// urlError says what pgx could not read in the URL, as far as that cannot quote the password.
+func urlError(text string, err error) error {
 	u, urlErr := url.Parse(text)
 	if urlErr != nil || u.Host == "" {
-		return nil, errors.New("read database URL: it is malformed; " + want)
+		return errors.New("read database URL: it is malformed; " + wantedURL)
 	}
 	// The reason that pgx gives is helpful, such as which setting is bad. It is the last part of
 	// the message; the part before it quotes the string.
 	_, reason, _ := strings.Cut(err.Error(), "`: ")
 	if password, set := u.User.Password(); reason == "" || set && strings.Contains(reason, password) {
-		return nil, errors.New("read database URL: " + want)
+		return errors.New("read database URL: " + wantedURL)
 	}
-	return nil, errors.New("read database URL: " + reason + "; " + want)
+	return errors.New("read database URL: " + reason + "; " + wantedURL)
 }
 
 // configureSession sets up every connection, except for settings that the URL has.

@@ -51,6 +51,11 @@ func notCommitted(act string, err error) error {
 	return fmt.Errorf("%s: %w", act, err)
 }
 
+// commitUnknown wraps an error after which nobody knows whether the transaction was committed.
+func commitUnknown(act string, err error) error {
+	return fmt.Errorf("%s: %w: %w", act, engine.ErrCommitUnknown, err)
+}
+
 // errReadOnly says that no connection was made because the server takes no writes, such as a
 // standby.
 var errReadOnly = errors.New("the server is read-only")
@@ -73,9 +78,4 @@ func (s *Store) Advice(err error) string {
 		return "the disk of the store fails; its operator has to look at it"
 	}
 	return ""
-}
-
-// commitUnknown wraps an error after which nobody knows whether the transaction was committed.
-func commitUnknown(act string, err error) error {
-	return fmt.Errorf("%s: %w: %w", act, engine.ErrCommitUnknown, err)
 }

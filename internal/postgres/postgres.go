@@ -76,8 +76,8 @@ const (
 	relayStatement = 10 * time.Second
 
 	connectTimeout = 2 * time.Second
-	// relays bounds the calls of Relay that run at the same time.
-	relays = 2
+	// maxRelays bounds the calls of Relay that run at the same time.
+	maxRelays = 2
 )
 
 // Store keeps counters, receipts and events in PostgreSQL. Its methods may be called concurrently.
@@ -168,7 +168,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		log:        cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
-		relaySlots: make(chan struct{}, relays), reportSlot: make(chan struct{}, 1),
+		relaySlots: make(chan struct{}, maxRelays), reportSlot: make(chan struct{}, 1),
 		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
 		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
 		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
@@ -190,7 +190,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	relay := base.Copy()
 	// For usage, one that writes and one that reads; three for alerts; one for what must not wait for
 	// any of them.
-	relay.MaxConns = relays + 6
+	relay.MaxConns = maxRelays + 6
 	configureSession(relay, name, lock, relayStatement, relayIdle)
 	setTimeouts(relay, orDefault(cfg.relayTimeout, relayTimeout))
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {

@@ -60,13 +60,13 @@ func (s *Store) exec(ctx context.Context, act, statement string, args ...any) (i
 	return int(tag.RowsAffected()), nil
 }
 
-// attempts bounds how often transact runs a transaction that loses races.
-const attempts = 5
+// maxAttempts bounds how often transact runs a transaction that loses races.
+const maxAttempts = 5
 
 // transact runs f in a transaction, and again if it lost a race with another one. Each statement
 // sees what was committed before it began, whatever the database's default.
 func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) error) (err error) {
-	for range attempts {
+	for range maxAttempts {
 		err = pgx.BeginTxFunc(ctx, s.relay, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
 		switch {
 		case err == nil:
@@ -75,7 +75,7 @@ func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) erro
 			return fmt.Errorf("%s: %w", act, err)
 		}
 	}
-	return fmt.Errorf("%s, %d times: %w", act, attempts, err)
+	return fmt.Errorf("%s, %d times: %w", act, maxAttempts, err)
 }
 
 // change is exec in a transaction of its own, which may have to run again.
