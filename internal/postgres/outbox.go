@@ -101,8 +101,8 @@ func (f *outboxStart) set(seq int64) {
 	f.seq = seq
 }
 
-// settleTimeout bounds the removal of acknowledged events after the caller's context has ended.
-const settleTimeout = 2 * time.Second
+// removeTimeout bounds the removal of acknowledged events after the caller's context has ended.
+const removeTimeout = 2 * time.Second
 
 // Relay passes up to max of the oldest events to publish, and removes those whose ids publish
 // returns, even if it also returns an error. It returns how many it removed.
@@ -124,7 +124,7 @@ func (s *Store) Relay(
 		return 0, fmt.Errorf("read outbox: %w", err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		_ = tx.Rollback(ctx) // does nothing after a commit
 	}()
@@ -137,7 +137,7 @@ func (s *Store) Relay(
 	}
 	acked, publishErr := publish(ctx, events)
 	if len(acked) > 0 {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		if n, err = deleteOutbox(ctx, tx, acked, seqs); err != nil {
 			return 0, fmt.Errorf("remove published events: %w", err)

@@ -41,8 +41,8 @@ const (
 	oldestEventSQL = `SELECT data FROM outbox WHERE refused = 0 ORDER BY seq LIMIT 1`
 )
 
-// settleTimeout bounds the removal of acknowledged events after the caller's context has ended.
-const settleTimeout = 2 * time.Second
+// removeTimeout bounds the removal of acknowledged events after the caller's context has ended.
+const removeTimeout = 2 * time.Second
 
 // Relay passes up to max of the oldest events to publish, and removes those whose ids publish
 // returns, even if it also returns an error. It returns how many it removed.
@@ -68,7 +68,7 @@ func (s *Store) Relay(
 	}
 	acked, publishErr := publish(ctx, events)
 	if len(acked) > 0 {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		if n, err = s.deleteOutbox(ctx, acked, seqs); err != nil {
 			return 0, err
