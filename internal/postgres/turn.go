@@ -118,18 +118,18 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 	}
 }
 
-// readInTurn is the first round trip. It takes the turn, applies the rest of the journal to the cache,
-// sets s.rows to the rows of the batch, and returns the clock. If the cache is far behind it takes
-// more round trips. begin is false if the turn was already taken.
+// readInTurn is the first round trip. It takes the turn, applies the rest of the journal to the
+// cache, sets s.rows to the rows of the batch, and returns the clock. If the cache is far behind it
+// takes more round trips. begin is false if the turn was already taken.
 func (s *Store) readInTurn(ctx context.Context, t *tx, b engine.Batch, begin bool) (now int64, err error) {
 	for ids := b.IDs; ; ids, begin = nil, false {
-		cached := s.findMissing(t, b.Counters)
+		s.findMissing(t, b.Counters)
 		sent := time.Now()
 		found, more, now, err := s.readInTurnOnce(ctx, t, ids, begin)
 		if err != nil {
 			return 0, err
 		}
-		if more || !s.mergeFound(b.Counters, cached, found) {
+		if more || !s.mergeFound(b.Counters, found) {
 			continue
 		}
 		s.clock.record(now, sent, time.Now())
@@ -137,11 +137,10 @@ func (s *Store) readInTurn(ctx context.Context, t *tx, b engine.Batch, begin boo
 	}
 }
 
-// findMissing sets s.rows, which it also returns, to the cached rows of the counters, with nil for
-// those that have to be read from the table. It collects these in t.missing.
-func (s *Store) findMissing(t *tx, ids []engine.CounterID) []*row {
-	t.missing = t.missing[:0]
-	cached := s.rows[:0]
+// findMissing sets s.rows to the cached rows of the counters, with nil for those that have to be
+// read from the table. It collects these in t.missing.
+func (s *Store) findMissing(t *tx, ids []engine.CounterID) {
+	t.missing, s.rows = t.missing[:0], s.rows[:0]
 	now, _, _ := s.clock.estimate()
 	for _, id := range ids {
 		r := s.cache.get(id)
@@ -149,10 +148,8 @@ func (s *Store) findMissing(t *tx, ids []engine.CounterID) []*row {
 			r = nil
 			t.missing = append(t.missing, id)
 		}
-		cached = append(cached, r)
+		s.rows = append(s.rows, r)
 	}
-	s.rows = cached
-	return cached
 }
 
 // mayBeRemoved reports whether another process may have removed the counter since it was cached:
@@ -163,12 +160,12 @@ func (r *row) mayBeRemoved(now int64) bool { return r.dirtySince == nil && r.exp
 // table, in order of t.missing. A row that has become dirty since takes precedence. It returns
 // false if a cached row has become clean since and may be removed, so that it has to be read after
 // all.
-func (s *Store) mergeFound(ids []engine.CounterID, cached []*row, found []*row) bool {
+func (s *Store) mergeFound(ids []engine.CounterID, found []*row) bool {
 	next := 0
 	now, _, _ := s.clock.estimate()
 	for i, id := range ids {
 		r := s.cache.get(id)
-		if cached[i] == nil {
+		if s.rows[i] == nil {
 			if r == nil || r.dirtySince == nil {
 				r = s.cache.replaceClean(r, found[next])
 			}
