@@ -178,7 +178,7 @@ func prepare(ctx context.Context, conn *pgx.Conn) error {
 	}
 	err := p.Sync()
 	for i := 0; err == nil && i < len(decisionSQL); i++ {
-		if all[i], err = description(p); err == nil {
+		if all[i], err = next[*pgconn.StatementDescription](p); err == nil {
 			all[i].Name, all[i].SQL = "limits_"+strconv.Itoa(i), decisionSQL[i]
 		}
 	}

@@ -99,16 +99,19 @@ func (all *statements) send(p *pgconn.Pipeline, statement int, params [][]byte) 
 }
 
 // result returns the reader of the next statement's result.
-func result(p *pgconn.Pipeline) (*pgconn.ResultReader, error) {
-	res, err := p.GetResults()
+func result(p *pgconn.Pipeline) (*pgconn.ResultReader, error) { return next[*pgconn.ResultReader](p) }
+
+// next returns what the server sent next, which must be an R.
+func next[R any](p *pgconn.Pipeline) (r R, err error) {
+	got, err := p.GetResults()
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	rr, ok := res.(*pgconn.ResultReader)
+	r, ok := got.(R)
 	if !ok {
-		return nil, fmt.Errorf("unexpected %T in a pipeline", res)
+		return r, fmt.Errorf("unexpected %T in a pipeline", got)
 	}
-	return rr, nil
+	return r, nil
 }
 
 // done reads the result of a statement without rows.
@@ -118,18 +121,6 @@ func done(p *pgconn.Pipeline) (pgconn.CommandTag, error) {
 		return pgconn.CommandTag{}, err
 	}
 	return rr.Close()
-}
-
-func description(p *pgconn.Pipeline) (*pgconn.StatementDescription, error) {
-	res, err := p.GetResults()
-	if err != nil {
-		return nil, err
-	}
-	d, ok := res.(*pgconn.StatementDescription)
-	if !ok {
-		return nil, fmt.Errorf("unexpected %T in a pipeline", res)
-	}
-	return d, nil
 }
 
 // postgresEpoch is 2000-01-01 in Unix milliseconds, the zero of PostgreSQL's timestamps.
