@@ -134,6 +134,20 @@ policies:
 	})
 }
 
+// admittedNear returns how many of six requests under the policy near are allowed.
+func admittedNear(t *testing.T, nc *nats.Conn, user string) (n int) {
+	t.Helper()
+	for range 6 {
+		r := decide(t, nc, limits.SubjectConsume, `{"policy":"near","attributes":{"user":"`+user+`"}}`)
+		if r.Allowed {
+			n++
+		} else if r.BlockedBy != "l" || r.Message != "3 of 3 used" {
+			t.Errorf("%+v: a limit that is used up", r)
+		}
+	}
+	return n
+}
+
 func TestEachPolicySaysWhatToAnswerWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	db := testenv.PostgresServer(t).Migrated()
@@ -147,17 +161,7 @@ policies:
 `, limit)))
 	nc := connect(t, w.nats)
 	ask := func(body string) limits.Reply { return decide(t, nc, limits.SubjectConsume, body) }
-	admitted := func(user string) (n int) {
-		for range 6 {
-			r := ask(`{"policy":"near","attributes":{"user":"` + user + `"}}`)
-			if r.Allowed {
-				n++
-			} else if r.BlockedBy != "l" || r.Message != "3 of 3 used" {
-				t.Errorf("%+v: a limit that is used up", r)
-			}
-		}
-		return n
-	}
+	admitted := func(user string) int { return admittedNear(t, nc, user) }
 	if n := admitted("before"); n != 3 {
 		t.Errorf("%d admitted with the store, want 3", n)
 	}

@@ -392,17 +392,12 @@ func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
 				var denials []denial
 				told, counted := int64(0), int64(0)
 				tell := func() {
-					for _, event := range store.events(t) {
+					events := store.events(t)
+					for _, event := range events {
 						told += event.Denied
-						// Denials that another worker leaves in the state are reported by the next
-						// event.
-						from := event.Time - 35_000
-						known := slices.ContainsFunc(denials, func(d denial) bool {
-							return d.user == event.User && d.at >= from && d.at <= event.Time
-						})
-						if !fails && !known {
-							t.Errorf("an event of %d is about %s: %+v", event.Time, event.User, denials)
-						}
+					}
+					if !fails {
+						checkUsers(t, events, denials)
 					}
 				}
 				for range 40 {
@@ -439,6 +434,21 @@ func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// checkUsers checks that each event is about a user who was denied. Denials that another worker
+// leaves in the state are reported by the next event.
+func checkUsers(t *testing.T, events []engine.Event, denials []denial) {
+	t.Helper()
+	for _, event := range events {
+		from := event.Time - 35_000
+		known := slices.ContainsFunc(denials, func(d denial) bool {
+			return d.user == event.User && d.at >= from && d.at <= event.Time
+		})
+		if !known {
+			t.Errorf("an event of %d is about %s: %+v", event.Time, event.User, denials)
+		}
 	}
 }
 

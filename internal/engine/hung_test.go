@@ -26,6 +26,27 @@ func (s *hungStore) Update(ctx context.Context, b engine.Batch, decide func(engi
 	return s.tap.Update(context.WithoutCancel(ctx), b, decide)
 }
 
+// timedAnswer is the answer to a request, and how long it took.
+type timedAnswer struct {
+	d    engine.Decision
+	err  error
+	took time.Duration
+}
+
+// submitTimed submits a request of cost 1 to one limit, and returns when the engine can go no
+// further with it.
+func submitTimed(t *testing.T, e *engine.Engine, limit engine.Limit, r engine.Request) chan timedAnswer {
+	t.Helper()
+	came, at := make(chan timedAnswer, 1), time.Now()
+	r.Limits, r.Cost = []engine.Limit{limit}, 1
+	r.Done = func(d engine.Decision, err error) { came <- timedAnswer{d, err, time.Since(at)} }
+	if err := e.Submit(&r); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return came
+}
+
 // TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone: requests queued behind it are answered
 // in time, and later ones at once.
 func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
@@ -36,21 +57,7 @@ func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
 		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told <- err != nil }})
 		limit := per(t, "k", 100, "1h")
 		ask(t, e, engine.Request{Limits: []engine.Limit{limit}})
-		type answer struct {
-			d    engine.Decision
-			err  error
-			took time.Duration
-		}
-		submit := func(r engine.Request) chan answer {
-			came, at := make(chan answer, 1), time.Now()
-			r.Limits, r.Cost = []engine.Limit{limit}, 1
-			r.Done = func(d engine.Decision, err error) { came <- answer{d, err, time.Since(at)} }
-			if err := e.Submit(&r); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			return came
-		}
+		submit := func(r engine.Request) chan timedAnswer { return submitTimed(t, e, limit, r) }
 		store.hang.Store(true)
 		own := submit(engine.Request{})
 		behind := submit(engine.Request{OnError: engine.OnErrorDeny})

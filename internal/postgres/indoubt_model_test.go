@@ -132,6 +132,18 @@ func (f *flakyWorker) runMaintenance(ctx context.Context, r *rand.Rand) {
 	}
 }
 
+// startFlakyWorkers opens a store for each of three folding policies, over a proxy of its own.
+func startFlakyWorkers(t *testing.T, direct string, seed uint64) (workers []*flakyWorker) {
+	t.Helper()
+	for i, folding := range storetest.FoldPolicies[:3] {
+		proxy := startProxy(t, direct)
+		f := &flakyWorker{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+		setFoldPolicy(f.Store, folding)
+		workers = append(workers, f)
+	}
+	return workers
+}
+
 // TestFates has workers charge over connections that are cut, delayed and given up in the middle of
 // transactions, while folding, resets and expiry run: the database has what was answered, and all
 // workers agree.
@@ -140,13 +152,7 @@ func TestFates(t *testing.T) {
 	direct := testenv.Postgres(t)
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	var workers []*flakyWorker
-	for i, folding := range storetest.FoldPolicies[:3] {
-		proxy := startProxy(t, direct)
-		f := &flakyWorker{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
-		setFoldPolicy(f.Store, folding)
-		workers = append(workers, f)
-	}
+	workers := startFlakyWorkers(t, direct, seed)
 	ctx, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer done()
 	var all sync.WaitGroup
@@ -174,14 +180,8 @@ func TestFates(t *testing.T) {
 	for _, f := range workers {
 		charged += f.checkAnswers(t, events, receipts)
 	}
-	held, sum := listCounters(t, truth), 0
-	for id, state := range held {
-		if id.Key[0] == 'p' {
-			n, _ := strconv.Atoi(state)
-			sum += n
-		}
-	}
-	if sum != charged {
+	held := listCounters(t, truth)
+	if sum := sumCharged(held); sum != charged {
 		t.Errorf("%d are charged, and %d should be", sum, charged)
 	}
 	var first int64
@@ -200,6 +200,17 @@ func TestFates(t *testing.T) {
 	if diff := cmp.Diff(withoutVolatile(held), withoutVolatile(listCounters(t, open(t, Config{URL: direct})))); diff != "" {
 		t.Errorf("the table differs (-want +got):\n%s", diff)
 	}
+}
+
+// sumCharged adds up the states of the counters that the workers charge.
+func sumCharged(held map[engine.CounterID]string) (sum int) {
+	for id, state := range held {
+		if id.Key[0] == 'p' {
+			n, _ := strconv.Atoi(state)
+			sum += n
+		}
+	}
+	return sum
 }
 
 // checkAnswers compares the answers with what was written, and returns what that charged.
