@@ -27,7 +27,7 @@ const (
 // others have changed. If a request has several limits, all of its counters are cached, so that the
 // denial can describe them; what it says of the ones that do not deny may be a second old.
 type denialCache struct {
-	seed   maphash.Seed
+	sharding
 	shards [shardCount]struct {
 		mu      sync.RWMutex
 		entries map[CounterID]*cachedCounter
@@ -83,14 +83,17 @@ func newCachedCounter(l *Limit, s *State) *cachedCounter {
 }
 
 func (x *denialCache) init() {
-	x.seed = maphash.MakeSeed()
+	x.sharding = sharding{maphash.MakeSeed()}
 	for i := range x.shards {
 		x.shards[i].entries = make(map[CounterID]*cachedCounter)
 	}
 }
 
-func (x *denialCache) shardIndex(id CounterID) int {
-	return int(maphash.String(x.seed, id.Key) % shardCount)
+// sharding assigns counters to shards, by their keys.
+type sharding struct{ seed maphash.Seed }
+
+func (s *sharding) shardIndex(id CounterID) int {
+	return int(maphash.String(s.seed, id.Key) % shardCount)
 }
 
 // afterCommit updates the cache with what a batch left.

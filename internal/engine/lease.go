@@ -20,7 +20,7 @@ const (
 
 // leases are what this worker charged ahead and may serve from memory, and the demand for each counter.
 type leases struct {
-	seed   maphash.Seed
+	sharding
 	shards [shardCount]leaseShard
 	// count is how many counters are tracked; when it is 0 requests need not look.
 	count atomic.Int64
@@ -92,14 +92,10 @@ type batchLease struct {
 }
 
 func (x *leases) init() {
-	x.seed = maphash.MakeSeed()
+	x.sharding = sharding{maphash.MakeSeed()}
 	for i := range x.shards {
 		x.shards[i].entries = make(map[CounterID]*lease)
 	}
-}
-
-func (x *leases) shardIndex(id CounterID) int {
-	return int(maphash.String(x.seed, id.Key) % shardCount)
 }
 
 func (x *leases) shard(id CounterID) *leaseShard { return &x.shards[x.shardIndex(id)] }
