@@ -34,42 +34,43 @@ func (s *raceLost) Update(ctx context.Context, b engine.Batch, decide func(engin
 }
 
 func TestAnIDAfterALostRace(t *testing.T) {
-	store := openTap(t)
-	r := &raceLost{tap: store}
-	e, other := start(t, engine.Config{Store: r}), start(t, engine.Config{Store: store})
-	limits := func() []engine.Limit { return []engine.Limit{per(t, "k", 10, "1h")} }
-	store.hold()
-	type answer struct {
-		d   engine.Decision
-		err error
-	}
-	answers := make([]answer, 2)
-	done := make(chan struct{}, 3)
-	if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "gate", 10, "1h")}, Cost: 1, Done: func(engine.Decision, error) { done <- struct{}{} }}); err != nil {
-		t.Fatal(err)
-	}
-	<-store.enter
-	for i := range answers {
-		if err := e.Submit(&engine.Request{Limits: limits(), Cost: 1, ID: "x", Fingerprint: [32]byte{byte(i)}, Done: func(d engine.Decision, err error) {
-			answers[i] = answer{d, err}
-			done <- struct{}{}
-		}}); err != nil {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		r := &raceLost{tap: store}
+		e, other := start(t, engine.Config{Store: r}), start(t, engine.Config{Store: store})
+		limits := func() []engine.Limit { return []engine.Limit{per(t, "k", 10, "1h")} }
+		store.hold()
+		type answer struct {
+			d   engine.Decision
+			err error
+		}
+		answers := make([]answer, 2)
+		done := make(chan struct{}, 3)
+		if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "gate", 10, "1h")}, Cost: 1, Done: func(engine.Decision, error) { done <- struct{}{} }}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	r.between = func() { ask(t, other, engine.Request{Limits: limits(), Cost: 1, ID: "x", Fingerprint: [32]byte{1}}) }
-	leave := store.leave
-	store.release()
-	leave <- struct{}{}
-	<-done
-	<-done
-	<-done
-	if !errors.Is(answers[0].err, engine.ErrIDConflict) {
-		t.Errorf("the id belongs to another body: %+v", answers[0])
-	}
-	if answers[1].err != nil || !answers[1].d.Allowed {
-		t.Errorf("the body that the id belongs to: %+v", answers[1])
-	}
+		<-store.enter
+		for i := range answers {
+			if err := e.Submit(&engine.Request{Limits: limits(), Cost: 1, ID: "x", Fingerprint: [32]byte{byte(i)}, Done: func(d engine.Decision, err error) {
+				answers[i] = answer{d, err}
+				done <- struct{}{}
+			}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.between = func() { ask(t, other, engine.Request{Limits: limits(), Cost: 1, ID: "x", Fingerprint: [32]byte{1}}) }
+		store.release()
+		<-done
+		<-done
+		<-done
+		if !errors.Is(answers[0].err, engine.ErrIDConflict) {
+			t.Errorf("the id belongs to another body: %+v", answers[0])
+		}
+		if answers[1].err != nil || !answers[1].d.Allowed {
+			t.Errorf("the body that the id belongs to: %+v", answers[1])
+		}
+	})
 }
 
 func TestMemoryNeverAllows(t *testing.T) {

@@ -232,7 +232,6 @@ func TestASettleThatRedefinesIsStoredUnderItsDefinition(t *testing.T) {
 		})
 		store.leave <- struct{}{}
 		<-store.enter
-		store.leave <- struct{}{}
 		store.release()
 		all.Wait()
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}})

@@ -59,7 +59,6 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 		denied() // the reading gets old
 		<-store.enter
 		denied() // while the clock is read again
-		store.leave <- struct{}{}
 		store.release()
 		time.Sleep(500 * time.Millisecond)
 		before := store.count()
@@ -96,7 +95,6 @@ func TestADenialIsRememberedForASecond(t *testing.T) {
 			t.Errorf("answered while the store hangs: %+v", d)
 		}
 		<-store.enter
-		store.leave <- struct{}{}
 		store.release()
 	})
 }
@@ -372,13 +370,10 @@ func TestRefundsOfOthersKeepNothingFromBeingRemembered(t *testing.T) {
 				}()
 			}
 			synctest.Wait()
-			store.leave <- struct{}{}
-			<-store.enter
-			store.leave <- struct{}{}
+			store.release()
 			if err := errors.Join(<-first, <-together, <-together); err != nil {
 				t.Fatal(err)
 			}
-			store.release()
 			before := store.count()
 			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Allowed || store.count() != before {
 				t.Fatalf("batch %d: the denial beside a refund is not remembered", i)

@@ -107,9 +107,7 @@ func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
 		}
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait() // a report of the cached denials is queued
-		leave := store.leave
 		store.release()
-		leave <- struct{}{}
 		for range 4 {
 			<-done
 		}

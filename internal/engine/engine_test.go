@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -16,129 +17,127 @@ import (
 
 func TestRequestsThatWaitAreWrittenTogether(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	store.hold()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.hold()
 
-	const n = 50
-	var order []int64
-	var done sync.WaitGroup
-	submit := func(key string) {
-		done.Add(1)
-		err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, key, n, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
-			defer done.Done()
+		const n = 50
+		var order []int64
+		var done sync.WaitGroup
+		submit := func(key string) {
+			done.Add(1)
+			err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, key, n, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
+				defer done.Done()
+				if err != nil {
+					t.Error(err)
+				} else if key == "hot" {
+					order = append(order, d.Results[0].Remaining)
+				}
+			}})
 			if err != nil {
-				t.Error(err)
-			} else if key == "hot" {
-				order = append(order, d.Results[0].Remaining)
+				t.Fatal(err)
 			}
-		}})
-		if err != nil {
-			t.Fatal(err)
 		}
-	}
-	before := store.count()
-	submit("first")
-	<-store.enter // the first is being written; what comes now waits
-	for range n {
-		submit("hot")
-	}
-	submit("other")
-	store.leave <- struct{}{}
-	<-store.enter
-	store.leave <- struct{}{}
-	done.Wait()
+		before := store.count()
+		submit("first")
+		<-store.enter // the first is being written; what comes now waits
+		for range n {
+			submit("hot")
+		}
+		submit("other")
+		store.release()
+		done.Wait()
 
-	if got := store.count() - before; got != 2 {
-		t.Fatalf("%d transactions, want 2", got)
-	}
-	want := []engine.CounterID{{Key: "hot", Name: "1h"}, {Key: "other", Name: "1h"}}
-	if diff := cmp.Diff(want, store.updates[len(store.updates)-1].Counters); diff != "" {
-		t.Errorf("counters of the second transaction: each once, in order (-want +got)\n%s", diff)
-	}
-	for i, remaining := range order {
-		if remaining != int64(n-1-i) {
-			t.Fatalf("request %d left %d: requests are decided and answered in order of arrival", i, remaining)
+		if got := store.count() - before; got != 2 {
+			t.Fatalf("%d transactions, want 2", got)
 		}
-	}
-	store.release()
+		want := []engine.CounterID{{Key: "hot", Name: "1h"}, {Key: "other", Name: "1h"}}
+		if diff := cmp.Diff(want, store.updates[len(store.updates)-1].Counters); diff != "" {
+			t.Errorf("counters of the second transaction: each once, in order (-want +got)\n%s", diff)
+		}
+		for i, remaining := range order {
+			if remaining != int64(n-1-i) {
+				t.Fatalf("request %d left %d: requests are decided and answered in order of arrival", i, remaining)
+			}
+		}
+	})
 }
 
 // TestABatchHasSoManyLimitsAtMost, apart from a single request that has more on its own.
 func TestABatchHasSoManyLimitsAtMost(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	store.hold()
-	var done sync.WaitGroup
-	submit := func(limits int) {
-		done.Add(1)
-		r := &engine.Request{Verb: engine.Check, Cost: 1, Done: func(_ engine.Decision, err error) {
-			if err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.hold()
+		var done sync.WaitGroup
+		submit := func(limits int) {
+			done.Add(1)
+			r := &engine.Request{Verb: engine.Check, Cost: 1, Done: func(_ engine.Decision, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				done.Done()
+			}}
+			for i := range limits {
+				r.Limits = append(r.Limits, per(t, fmt.Sprint("k", i), 10, "1h"))
 			}
-			done.Done()
-		}}
-		for i := range limits {
-			r.Limits = append(r.Limits, per(t, fmt.Sprint("k", i), 10, "1h"))
+			if err := e.Submit(r); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := e.Submit(r); err != nil {
-			t.Fatal(err)
+		before := store.count()
+		submit(1)
+		<-store.enter // it is being written; what comes now waits
+		for _, limits := range []int{4000, 96, 1, 5000, 1} {
+			submit(limits)
 		}
-	}
-	before := store.count()
-	submit(1)
-	<-store.enter // it is being written; what comes now waits
-	for _, limits := range []int{4000, 96, 1, 5000, 1} {
-		submit(limits)
-	}
-	leave := store.leave
-	store.release()
-	leave <- struct{}{}
-	done.Wait()
-	var got []int
-	for _, b := range store.updates[before:] {
-		got = append(got, len(b.Counters))
-	}
-	if diff := cmp.Diff([]int{1, 4000, 1, 5000, 1}, got); diff != "" {
-		t.Errorf("counters of the transactions (-want +got)\n%s", diff)
-	}
+		store.release()
+		done.Wait()
+		var got []int
+		for _, b := range store.updates[before:] {
+			got = append(got, len(b.Counters))
+		}
+		if diff := cmp.Diff([]int{1, 4000, 1, 5000, 1}, got); diff != "" {
+			t.Errorf("counters of the transactions (-want +got)\n%s", diff)
+		}
+	})
 }
 
 func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store, Queue: 3})
-	store.hold()
-	var done sync.WaitGroup
-	submit := func() error {
-		done.Add(1)
-		err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}, Cost: 1, Done: func(engine.Decision, error) { done.Done() }})
-		if err != nil {
-			done.Done()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store, Queue: 3})
+		store.hold()
+		var done sync.WaitGroup
+		submit := func() error {
+			done.Add(1)
+			err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}, Cost: 1, Done: func(engine.Decision, error) { done.Done() }})
+			if err != nil {
+				done.Done()
+			}
+			return err
 		}
-		return err
-	}
-	if err := submit(); err != nil {
-		t.Fatal(err)
-	}
-	<-store.enter
-	for range 3 {
 		if err := submit(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := submit(); !errors.Is(err, engine.ErrOverloaded) {
-		t.Errorf("the fourth waiting request: %v, want %v", err, engine.ErrOverloaded)
-	}
-	if got := e.Queued(); got != 3 {
-		t.Errorf("queued %d, want 3", got)
-	}
-	store.leave <- struct{}{}
-	<-store.enter
-	store.leave <- struct{}{}
-	done.Wait()
-	store.release()
+		<-store.enter
+		for range 3 {
+			if err := submit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := submit(); !errors.Is(err, engine.ErrOverloaded) {
+			t.Errorf("the fourth waiting request: %v, want %v", err, engine.ErrOverloaded)
+		}
+		if got := e.Queued(); got != 3 {
+			t.Errorf("queued %d, want 3", got)
+		}
+		store.release()
+		done.Wait()
+	})
 }
 
 func TestSeveralLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
@@ -198,36 +197,35 @@ func TestAnIDChargesOnce(t *testing.T) {
 
 func TestTheSameIDTwiceInOneBatch(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	store.hold()
-	answers := make(chan engine.Decision, 2)
-	submit := func(key, id string) {
-		if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, key, 10, "1h")}, ID: id, Cost: 1, Done: func(d engine.Decision, err error) {
-			if err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.hold()
+		answers := make(chan engine.Decision, 2)
+		submit := func(key, id string) {
+			if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, key, 10, "1h")}, ID: id, Cost: 1, Done: func(d engine.Decision, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				if id != "" {
+					answers <- d
+				}
+			}}); err != nil {
+				t.Fatal(err)
 			}
-			if id != "" {
-				answers <- d
-			}
-		}}); err != nil {
-			t.Fatal(err)
 		}
-	}
-	submit("gate", "")
-	<-store.enter
-	submit("k", "same")
-	submit("k", "same")
-	store.leave <- struct{}{}
-	<-store.enter
-	store.leave <- struct{}{}
-	if diff := cmp.Diff(<-answers, <-answers); diff != "" {
-		t.Error(diff)
-	}
-	store.release()
-	if c, err := e.Status(t.Context(), "k"); err != nil || c[0].Used != 1 {
-		t.Errorf("%+v %v: want 1 used", c, err)
-	}
+		submit("gate", "")
+		<-store.enter
+		submit("k", "same")
+		submit("k", "same")
+		store.release()
+		if diff := cmp.Diff(<-answers, <-answers); diff != "" {
+			t.Error(diff)
+		}
+		if c, err := e.Status(t.Context(), "k"); err != nil || c[0].Used != 1 {
+			t.Errorf("%+v %v: want 1 used", c, err)
+		}
+	})
 }
 
 func TestCloseAnswersEverything(t *testing.T) {
@@ -299,44 +297,43 @@ func TestListSkipsWhatIsNotUsed(t *testing.T) {
 
 func TestWhatWaitsIsWrittenTogetherInOrder(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	store.hold()
-	var done sync.WaitGroup
-	var order []string
-	submit := func(name string, keys ...string) {
-		done.Add(1)
-		var limits []engine.Limit
-		for _, key := range keys {
-			limits = append(limits, per(t, key, 100, "1h"))
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.hold()
+		var done sync.WaitGroup
+		var order []string
+		submit := func(name string, keys ...string) {
+			done.Add(1)
+			var limits []engine.Limit
+			for _, key := range keys {
+				limits = append(limits, per(t, key, 100, "1h"))
+			}
+			err := e.Submit(&engine.Request{Limits: limits, Cost: 1, Done: func(engine.Decision, error) {
+				order = append(order, name) // by one goroutine
+				done.Done()
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-		err := e.Submit(&engine.Request{Limits: limits, Cost: 1, Done: func(engine.Decision, error) {
-			order = append(order, name) // by one goroutine
-			done.Done()
-		}})
-		if err != nil {
-			t.Fatal(err)
+		submit("first", "a")
+		<-store.enter
+		submit("second", "a", "b")
+		submit("third", "b")
+		submit("fourth", "c")
+		store.release()
+		done.Wait()
+		var written [][]engine.CounterID
+		for _, b := range store.updates[1:] {
+			written = append(written, b.Counters)
 		}
-	}
-	submit("first", "a")
-	<-store.enter
-	submit("second", "a", "b")
-	submit("third", "b")
-	submit("fourth", "c")
-	store.leave <- struct{}{}
-	<-store.enter
-	store.leave <- struct{}{}
-	done.Wait()
-	store.release()
-	var written [][]engine.CounterID
-	for _, b := range store.updates[1:] {
-		written = append(written, b.Counters)
-	}
-	id := func(key string) engine.CounterID { return engine.CounterID{Key: key, Name: "1h"} }
-	if diff := cmp.Diff([][]engine.CounterID{{id("a")}, {id("a"), id("b"), id("c")}}, written); diff != "" {
-		t.Errorf("batches (-want +got)\n%s", diff)
-	}
-	if want := []string{"first", "second", "third", "fourth"}; !slices.Equal(order, want) {
-		t.Errorf("answered in order %v", order)
-	}
+		id := func(key string) engine.CounterID { return engine.CounterID{Key: key, Name: "1h"} }
+		if diff := cmp.Diff([][]engine.CounterID{{id("a")}, {id("a"), id("b"), id("c")}}, written); diff != "" {
+			t.Errorf("batches (-want +got)\n%s", diff)
+		}
+		if want := []string{"first", "second", "third", "fourth"}; !slices.Equal(order, want) {
+			t.Errorf("answered in order %v", order)
+		}
+	})
 }

@@ -154,9 +154,7 @@ func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {
 		<-store.enter // the store hangs with the first, and the second waits
 		submit()
 		time.Sleep(1500 * time.Millisecond)
-		leave := store.leave
 		store.release()
-		close(leave)
 		for range 2 {
 			if d := <-answers; !d.Degraded || d.Allowed {
 				t.Errorf("%+v: want a degraded denial", d)

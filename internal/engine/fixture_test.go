@@ -18,20 +18,26 @@ type tap struct {
 	*sqlite.Store
 	mu      sync.Mutex
 	updates []engine.Batch
-	// enter, if set, receives when a transaction begins; the transaction goes on when leave
-	// receives.
-	enter, leave chan struct{}
+	// While transactions are held, enter receives when one begins, and it goes on when leave
+	// receives, or when released is closed.
+	enter, leave, released chan struct{}
 	// fault, if set, is called before each transaction, and again after it was committed.
 	fault func(committed bool) error
 }
 
 func (s *tap) Update(ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 	s.mu.Lock()
-	enter, leave := s.enter, s.leave
+	enter, leave, released := s.enter, s.leave, s.released
 	s.mu.Unlock()
-	if enter != nil {
-		enter <- struct{}{}
-		<-leave
+	if released != nil {
+		select {
+		case enter <- struct{}{}:
+		case <-released:
+		}
+		select {
+		case <-leave:
+		case <-released:
+		}
 	}
 	s.mu.Lock()
 	s.updates = append(s.updates, engine.Batch{Counters: append([]engine.CounterID{}, b.Counters...), IDs: append([]string{}, b.IDs...)})
@@ -51,16 +57,15 @@ func (s *tap) Update(ctx context.Context, b engine.Batch, decide func(engine.Sna
 	return nil
 }
 
-// hold makes every transaction wait from now on; release lets them pass again.
-func (s *tap) hold() { s.gate(make(chan struct{}), make(chan struct{})) }
-
-func (s *tap) release() { s.gate(nil, nil) }
-
-func (s *tap) gate(enter, leave chan struct{}) {
+// hold makes every transaction wait from now on.
+func (s *tap) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.enter, s.leave = enter, leave
+	s.enter, s.leave, s.released = make(chan struct{}), make(chan struct{}), make(chan struct{})
 }
+
+// release lets all transactions pass, also those that wait.
+func (s *tap) release() { close(s.released) }
 
 func (s *tap) count() int {
 	s.mu.Lock()

@@ -60,9 +60,7 @@ func TestACostThatNeverFitsIsToldOfOnce(t *testing.T) {
 			<-store.enter
 			submit(free, 50) // both in the next transaction
 			submit(pro, 50)
-			leave := store.leave
 			store.release()
-			leave <- struct{}{}
 			for range cap(done) {
 				if err := <-done; err != nil {
 					t.Fatal(err)

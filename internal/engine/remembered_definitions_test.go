@@ -138,9 +138,7 @@ func TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment(t *testing.T) {
 		synctest.Wait()
 		asking.Go(func() { together = ask(t, e, other) })
 		synctest.Wait()
-		leave := store.leave
 		store.release()
-		close(leave)
 		asking.Wait()
 		if batches := store.count(); batches != 5 { // the first is from the start of the engine
 			t.Fatalf("%d transactions, want 5", batches)
