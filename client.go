@@ -182,7 +182,7 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
 	if subject == SubjectUsage {
 		return nil, &Error{Status: 400, Code: "invalid_subject", Field: "subject",
-			Message: subject + " is never answered, so nothing is asked there; send lines of the request log with LogRequest"}
+			Message: subject + " never answers; send lines of the request log with LogRequest"}
 	}
 	if err := c.checkConnection(subject, !asksDecision(subject)); err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 		return msg.Data, serviceError(msg)
 	case len(msg.Data) > maxReplyBytes:
 		return nil, &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
-			"%s: an answer of %d bytes; at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
+			"%s: the answer of %d bytes is too large, at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
 	return msg.Data, nil
 }
@@ -246,7 +246,7 @@ func (d *decisionBody) reply() *Reply {
 }
 
 func missingField(subject, field string) error {
-	return fmt.Errorf("%s: read answer: it lacks %q, so it is not that of a limiter", subject, field)
+	return fmt.Errorf("%s: read answer: field %q is missing, so it is not from a limiter", subject, field)
 }
 
 // call sends a request as JSON and reads the answer's JSON into a T.
@@ -272,7 +272,7 @@ func marshalRequest(subject string, request any) ([]byte, error) {
 		return nil, fmt.Errorf("%s: write request: %w", subject, err)
 	}
 	if hadInvalidUTF8(body) {
-		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a text of the request is not valid UTF-8"}
+		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a string in the request is not valid UTF-8"}
 	}
 	return body, nil
 }

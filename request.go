@@ -48,7 +48,7 @@ func (c *Client) checkConnection(name string, deferrable bool) error {
 	case c.nc == nil:
 		return fmt.Errorf("%s: %w", name, nats.ErrInvalidConnection)
 	case c.blocking.full() || !deferrable && c.blocking.stalled():
-		return fmt.Errorf("%s: not sent, since the connection to %s takes nothing: %w", name, serverNames(c.nc), nats.ErrDisconnected)
+		return fmt.Errorf("%s: not sent, because the connection to %s is stalled: %w", name, serverNames(c.nc), nats.ErrDisconnected)
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (c *Client) checkConnection(name string, deferrable bool) error {
 // decision if the connection is down, possibly after it blocked for long.
 func (c *Client) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
 	if asksDecision(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
-		return nil, fmt.Errorf("%s: not asked, since the decision would come too late and be charged all the same: %w", subject, c.disconnected())
+		return nil, fmt.Errorf("%s: not sent, because the decision would come too late and still be charged: %w", subject, c.disconnected())
 	}
 	msg, err := c.requestThroughTakeover(ctx, &nats.Msg{Subject: subject, Data: body})
 	switch {
@@ -132,14 +132,14 @@ func isRefusal(err error, operation string) bool {
 
 func tooLarge(subject string, body []byte) *Error {
 	return &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
-		"%s: the NATS server does not take a request of %d bytes in one message; see its max_payload", subject, len(body))}
+		"%s: a request of %d bytes is too large for the NATS server; see its max_payload", subject, len(body))}
 }
 
 func noLimiter(subject string) *Error {
 	message := subject + ": no limiter is listening on this NATS server"
 	if answeredByAlerter(subject) {
-		message = subject + ": no alerter is listening on this NATS server; start a limiter with --alerter on, or, beside limiters that" +
-			" are workers on PostgreSQL, the program alerter with their --nats-url and --database-url"
+		message = subject + ": no alerter is listening on this NATS server; start a limiter with --alerter on, or, if the limiters are" +
+			" workers on PostgreSQL, run the program alerter with their --nats-url and --database-url"
 	}
 	return &Error{Code: CodeUnavailable, Status: 503, Message: message}
 }

@@ -263,7 +263,7 @@ func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		_, err := c.Consume(ctx, request)
-		return err != nil && strings.Contains(err.Error(), "takes nothing")
+		return err != nil && strings.Contains(err.Error(), "is stalled")
 	})
 	for range 3 {
 		record()

@@ -158,7 +158,7 @@ func checkReply(subject string, raw []byte) error {
 	if !known || json.Unmarshal(raw, &answer) == nil && answer[field] != nil {
 		return nil
 	}
-	return fmt.Errorf("%s: read answer: it lacks %q, so it is not that of a limiter", subject, field)
+	return fmt.Errorf("%s: read answer: field %q is missing, so it is not from a limiter", subject, field)
 }
 
 // requestBody encodes a request; bytes are sent as they are.

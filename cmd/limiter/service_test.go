@@ -243,7 +243,7 @@ func TestAnAnswerOfSomethingElse(t *testing.T) {
 		for _, answer := range []string{"{}", "null", `{"other":1}`} {
 			url := respond(t, c.subject, func(string) *nats.Msg { return text(answer)("") })
 			limiter(t, append(strings.Fields(c.verb), "--nats-url", url)...).want(t, exitError, "",
-				c.subject+`: read answer: it lacks "`+c.lacks+`", so it is not that of a limiter`)
+				c.subject+`: read answer: field "`+c.lacks+`" is missing, so it is not from a limiter`)
 		}
 	}
 }
