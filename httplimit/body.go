@@ -89,7 +89,7 @@ func violated(a *Answer) []string {
 func failure(a *Answer) string {
 	switch a.Status {
 	case http.StatusBadRequest:
-		return "The request lacks values that it is rate limited by, or carries some that cannot be"
+		return "A value that the request is rate limited by is missing or invalid"
 	case http.StatusConflict:
 		return "The idempotency key was used with another request"
 	case http.StatusUnauthorized:

@@ -127,10 +127,10 @@ func TestTextTemplate(t *testing.T) {
 func TestTemplatesThatCannotWork(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"a":{retryAfter}}`:                   "not JSON",
+		`{"a":{retryAfter}}`:                   "not valid JSON",
 		`{"a":"{retry}"}`:                      "unknown placeholder {retry}",
 		`{"a":"{}"}`:                           "unknown placeholder {}",
-		`{"a":"{retryAfter}"`:                  "not JSON",
+		`{"a":"{retryAfter}"`:                  "not valid JSON",
 		`{"a":[{"{limit}" : 1}]}`:              `placeholder in the name "{limit}"`,
 		`{"\u007bname}":1}`:                    `placeholder in the name "{name}"`,
 		`{"a":"\u007bretry}"}`:                 "unknown placeholder {retry}",

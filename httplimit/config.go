@@ -167,17 +167,17 @@ func (c Config) validate() error {
 	policies := c.Policy != nil || len(c.Attributes) > 0 || c.APIKey != nil
 	switch {
 	case c.Limits == nil && !policies:
-		return errors.New("nothing says what is limited: set Limits, or Policy, or Attributes, or APIKey")
+		return errors.New("nothing is limited: set Limits, Policy, Attributes or APIKey")
 	case c.Limits != nil && (policies || c.Tier != nil):
-		return errors.New("both Limits and Policy, Attributes, Tier or APIKey are set: one request has one form, so drop one of them")
+		return errors.New("Limits cannot be combined with Policy, Attributes, Tier or APIKey: remove one of them")
 	case c.Mode != Consume && c.Mode != CheckThenRecord:
-		return fmt.Errorf("the Mode is %d: want Consume or CheckThenRecord", c.Mode)
+		return fmt.Errorf("invalid Mode %d; want Consume or CheckThenRecord", c.Mode)
 	case c.APIKey != nil && c.Mode == CheckThenRecord:
-		return errors.New("both APIKey and the Mode CheckThenRecord are set: a key is charged when it is verified, so put another middleware inside for what is charged later")
+		return errors.New("APIKey cannot be combined with Mode CheckThenRecord: a key is charged when it is verified, so put another middleware inside for what is charged later")
 	case c.Deadline < 0:
-		return fmt.Errorf("the Deadline is %v: want more than 0, or 0 for %v", c.Deadline, DefaultDeadline)
+		return fmt.Errorf("invalid Deadline %v; want more than 0, or 0 for the default of %v", c.Deadline, DefaultDeadline)
 	case c.FailStatus != 0 && (c.FailStatus < 500 || c.FailStatus > 599):
-		return fmt.Errorf("the FailStatus is %d: want 500 to 599, or 0 for 503", c.FailStatus)
+		return fmt.Errorf("invalid FailStatus %d; want 500 to 599, or 0 for the default of 503", c.FailStatus)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (m *middleware) ask(r *http.Request, verb func(context.Context, limits.Requ
 	request limits.Request, deadline time.Duration) (*limits.Reply, error) {
 	if textBytes(request) > limits.MaxRequestBytes {
 		return nil, &limits.Error{Code: limits.CodeTooLarge, Status: http.StatusRequestEntityTooLarge,
-			Message: "the attributes of the HTTP request are larger than a request to the limiter may be"}
+			Message: "the attributes of the HTTP request are too large for a request to the limiter"}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), deadline)
 	defer cancel()
@@ -219,9 +219,9 @@ func (l *errorLog) warn(r *http.Request, err error) {
 		}
 	}
 	if _, ok := errors.AsType[*chargeError](err); ok {
-		what, kind = "a charge is not confirmed", &l.uncharged
+		what, kind = "charge not confirmed", &l.uncharged
 	}
 	if kind.allow() {
-		slog.WarnContext(r.Context(), "rate limit: "+what+"; further warnings of this are held back for "+errorLogEvery.String(), cause)
+		slog.WarnContext(r.Context(), "rate limit: "+what+"; suppressing further warnings of this kind for "+errorLogEvery.String(), cause)
 	}
 }

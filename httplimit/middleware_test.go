@@ -407,7 +407,7 @@ func TestTheWarningTellsNoSecret(t *testing.T) {
 	get(httplimit.Middleware(dial(t, url), httplimit.Config{
 		Limits: inline(t, 10, "1h"), Mode: httplimit.CheckThenRecord, Deadline: patient,
 	})(hello))
-	if got := log.String(); !strings.Contains(got, "rate limit: a charge is not confirmed;") {
+	if got := log.String(); !strings.Contains(got, "rate limit: charge not confirmed;") {
 		t.Errorf("log of a lost charge:\n%s", got)
 	}
 }
@@ -416,18 +416,18 @@ func TestAConfigThatCannotWorkPanics(t *testing.T) {
 	t.Parallel()
 	c, ok := dial(t, natsURL), inline(t, 1, "1h")
 	for field, make := range map[string]func(){
-		"Middleware: client": func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
-		"Outbound: client":   func() { httplimit.Outbound(nil, limits.Request{}, nil) },
-		"Limits, or Policy":  func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
-		"both Limits":        func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
-		"both Limits and":    func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, APIKey: httplimit.Bearer()}) },
-		"both APIKey and": func() {
+		"Middleware: client":             func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
+		"Outbound: client":               func() { httplimit.Outbound(nil, limits.Request{}, nil) },
+		"set Limits, Policy":             func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
+		"Limits cannot be combined":      func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
+		"Limits cannot be combined with": func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, APIKey: httplimit.Bearer()}) },
+		"APIKey cannot be combined": func() {
 			httplimit.Middleware(c, httplimit.Config{APIKey: httplimit.Bearer(), Mode: httplimit.CheckThenRecord})
 		},
-		"Mode is 7":            func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Mode: 7}) },
-		"Deadline is -1s":      func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Deadline: -time.Second}) },
-		"FailStatus is 200":    func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, FailStatus: 200}) },
-		"unknown placeholder ": func() { httplimit.Must(httplimit.TextTemplate("{no}")) },
+		"invalid Mode 7":         func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Mode: 7}) },
+		"invalid Deadline -1s":   func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Deadline: -time.Second}) },
+		"invalid FailStatus 200": func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, FailStatus: 200}) },
+		"unknown placeholder ":   func() { httplimit.Must(httplimit.TextTemplate("{no}")) },
 	} {
 		func() {
 			defer func() {

@@ -55,11 +55,11 @@ func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	case err != nil:
 	case reply.Degraded:
 		err = &limits.Error{Code: limits.CodeUnavailable, Status: http.StatusServiceUnavailable,
-			Message: "the limiter cannot reach its store, and so nobody counts the turns of all processes together"}
+			Message: "the limiter cannot reach its store, so turns are not counted across processes"}
 	case o.turn.Policy == "" && reply.Limit == 0 && len(reply.Limits) == 0:
 		err = &limits.Error{Code: limits.CodeUnknownPolicy, Status: http.StatusNotFound, Field: "attributes",
-			Message: "no policy limits this request: none that the limiter has fits its attributes, or what fits is unlimited now;" +
-				" name the policy, and the request passes where its limit is lifted"}
+			Message: "no policy limits this request: no policy matches its attributes, or those that match are unlimited now;" +
+				" name the policy to let the request pass while its limit is lifted"}
 	}
 	if err != nil {
 		closeBody(req)

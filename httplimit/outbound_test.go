@@ -113,7 +113,7 @@ func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
 		switch {
 		case limited && (sent != 1 || err != nil):
 			t.Errorf("%s: sent %d, error %v", what, sent, err)
-		case !limited && (sent != 0 || !errors.As(err, &e) || e.Code != limits.CodeUnknownPolicy || !strings.Contains(err.Error(), "or what fits is unlimited now")):
+		case !limited && (sent != 0 || !errors.As(err, &e) || e.Code != limits.CodeUnknownPolicy || !strings.Contains(err.Error(), "or those that match are unlimited now")):
 			t.Errorf("%s: sent %d, error %v; want nothing sent, and both that may be", what, sent, err)
 		}
 		if sent, err := send("weather", "upstream", tier); sent != 1 || err != nil {

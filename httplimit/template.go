@@ -71,13 +71,13 @@ var (
 //	name, policy, window, limit, current, remaining, reset (Unix seconds), resetAt (ISO date)
 func JSONTemplate(text string) (Body, error) {
 	if !json.Valid([]byte(text)) {
-		return nil, fmt.Errorf("template %q is not JSON", text)
+		return nil, fmt.Errorf("template %q is not valid JSON", text)
 	}
 	for _, at := range jsonString.FindAllStringIndex(text, -1) {
 		s := unescaped([]byte(text[at[0]:at[1]]))
 		isName := strings.HasPrefix(strings.TrimLeft(text[at[1]:], " \t\r\n"), ":")
 		if isName && placeholder.MatchString(s) {
-			return nil, fmt.Errorf("template %q: there is a placeholder in the name %q; they stand in values only", text, s)
+			return nil, fmt.Errorf("template %q: there is a placeholder in the name %q; placeholders are allowed in values only", text, s)
 		}
 		if err := checkPlaceholders(s); err != nil {
 			return nil, err
