@@ -46,7 +46,7 @@ func TestWhatATargetThatStaysAwayLeavesEndsByAge(t *testing.T) {
 				t.Errorf("after %d tries: %q", d.Attempts, d.Error)
 			case d.Attempts == 0:
 				never++
-				if d.Error != "not delivered in 2 days: it was never tried, as the channel fails: busy" {
+				if d.Error != "not delivered in 2 days: never tried, because the channel is failing: busy" {
 					t.Errorf("never tried: %q", d.Error)
 				}
 			}

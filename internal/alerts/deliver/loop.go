@@ -23,7 +23,7 @@ const (
 )
 
 // errStopped is the cause that ends attempts after drainTimeout.
-var errStopped = errors.New("the process stops")
+var errStopped = errors.New("the process is stopping")
 
 // loop sends the deliveries of one channel. run is one goroutine; each attempt in flight has another.
 type loop struct {
@@ -68,7 +68,7 @@ func (l *loop) setChannel(ch Named) {
 	if l.breaker == nil || l.ch.Target != ch.Target {
 		l.breaker, l.pausedUntil, l.lastError = l.newBreaker(), time.Time{}, ""
 		l.outage = outage.New(l.s.cfg.Logger.With("channel", l.name), slog.LevelWarn,
-			"channel of alerts fails; what it did not take is tried again", "channel of alerts works again")
+			"alert channel is failing; failed deliveries will be retried", "alert channel works again")
 	}
 	l.ch = ch
 }
@@ -85,7 +85,7 @@ func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 		IsExcluded:   func(err error) bool { return errors.Is(err, errStopped) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			if to == gobreaker.StateOpen && from == gobreaker.StateClosed {
-				l.s.cfg.Logger.Warn("channel of alerts goes on failing; it is left alone for a while", "channel", l.name, "for", breakFor,
+				l.s.cfg.Logger.Warn("alert channel keeps failing; circuit breaker open", "channel", l.name, "for", breakFor,
 					"error", l.lastErr())
 			}
 		},
@@ -153,7 +153,7 @@ func (l *loop) drain(saveCtx context.Context) {
 		case a := <-l.results:
 			l.save(saveCtx, a)
 		case <-saveCtx.Done():
-			l.s.cfg.Logger.Error("a channel of alerts does not return from its tries", "channel", l.name, "tries", l.inFlight)
+			l.s.cfg.Logger.Error("alert channel did not stop in time; its attempts were abandoned", "channel", l.name, "tries", l.inFlight)
 			return
 		}
 	}
@@ -253,7 +253,7 @@ func (l *loop) send(ctx context.Context, a *attempt, ch alerts.Channel, breaker 
 func (l *loop) call(ctx context.Context, ch alerts.Channel, m *alerts.Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			l.s.cfg.Logger.Error("a channel of alerts panicked", "channel", l.name, "panic", p, "stack", string(debug.Stack()))
+			l.s.cfg.Logger.Error("alert channel panicked", "channel", l.name, "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
@@ -292,7 +292,7 @@ func (l *loop) write(ctx context.Context, tried []alerts.DeliveryResult) {
 		return struct{}{}, l.s.cfg.Outbox.SaveResults(storeCtx, tried)
 	}, backoff.WithMaxElapsedTime(saveTimeout))
 	if err != nil {
-		l.s.cfg.Logger.Error("how deliveries of alerts ended could not be kept; they are sent again, with the same ids",
+		l.s.cfg.Logger.Error("cannot save the results of alert deliveries; they will be sent again, with the same ids",
 			"channel", l.name, "deliveries", len(tried), "error", err)
 	}
 }

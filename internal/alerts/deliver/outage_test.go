@@ -124,8 +124,8 @@ func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
 			rest(time.Hour)
 		})
 		if said := strings.Split(strings.TrimSpace(text), "\n"); len(said) != 3 || !strings.Contains(said[0], "level=WARN") ||
-			!strings.Contains(said[0], "is tried again") || !strings.Contains(said[0], "the server answered 535") ||
-			!strings.Contains(said[1], "it is left alone for a while") || !strings.Contains(said[1], "the server answered 535") ||
+			!strings.Contains(said[0], "will be retried") || !strings.Contains(said[0], "the server answered 535") ||
+			!strings.Contains(said[1], "circuit breaker open") || !strings.Contains(said[1], "the server answered 535") ||
 			!strings.Contains(said[2], "works again") {
 			t.Errorf("an outage of a channel is told as\n%s", text)
 		}
@@ -138,7 +138,7 @@ func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()
 		all := []deliver.Named{named("ops", "x", func(context.Context, *alerts.Message) error {
-			return errors.New("refused: 10.0.0.1 is not an address of the public internet")
+			return errors.New("refused: 10.0.0.1 is not a public internet address")
 		})}
 		o.add("ops", "m")
 		text := logged(t, o, all, func() { rest(2 * time.Minute) })

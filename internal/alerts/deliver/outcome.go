@@ -95,12 +95,12 @@ func (l *loop) failed(t *alerts.DeliveryResult, a *attempt, refusal *alerts.Refu
 		l.markDead(t, a.err.Error())
 		return Dead
 	case attempts >= maxAttempts:
-		l.markDead(t, fmt.Sprintf("given up after %d tries: %s", attempts, a.err))
+		l.markDead(t, fmt.Sprintf("gave up after %d attempts: %s", attempts, a.err))
 		return Dead
 	}
 	t.State, t.Error = alerts.DeliveryWaiting, short(a.err.Error())
 	t.DueAt = l.dueAt(a, delay(attempts, retryAfter))
-	l.s.cfg.Logger.Debug("a delivery of an alert failed; it is tried again", "channel", l.name, "delivery", t.ID, "tries", attempts,
+	l.s.cfg.Logger.Debug("alert delivery failed, will retry", "channel", l.name, "delivery", t.ID, "tries", attempts,
 		"error", t.Error)
 	return Retry
 }
@@ -114,7 +114,7 @@ func (l *loop) dueAt(a *attempt, wait time.Duration) int64 {
 
 func (l *loop) markDead(t *alerts.DeliveryResult, reason string) {
 	t.State, t.Error = alerts.DeliveryDead, short(reason)
-	l.s.cfg.Logger.Error("a delivery of an alert is a dead letter", "channel", l.name, "delivery", t.ID, "error", t.Error)
+	l.s.cfg.Logger.Error("alert delivery dead-lettered", "channel", l.name, "delivery", t.ID, "error", t.Error)
 }
 
 // pause pauses the channel, as its target asked, and reports whether it was paused already. It ignores an earlier target of
@@ -129,7 +129,7 @@ func (l *loop) pause(target string, d time.Duration) (already bool) {
 	already = now.Before(l.pausedUntil)
 	if until := now.Add(d); until.After(l.pausedUntil) {
 		l.pausedUntil = until
-		l.s.cfg.Logger.Warn("channel of alerts paused: its target asks for that", "channel", l.name, "for", d)
+		l.s.cfg.Logger.Warn("alert channel paused: its target asked for a pause", "channel", l.name, "for", d)
 	}
 	return already
 }
@@ -151,7 +151,7 @@ func (l *loop) resume() {
 	l.pausedUntil = time.Time{}
 	l.mu.Unlock()
 	if paused {
-		l.s.cfg.Logger.Info("channel of alerts goes on: a replay ended its pause", "channel", l.name)
+		l.s.cfg.Logger.Info("alert channel resumed: a replay ended its pause", "channel", l.name)
 		l.wakeUp()
 	}
 }
@@ -165,7 +165,7 @@ func (l *loop) giveUp(ctx context.Context, due []alerts.Delivery) {
 			Error: short("the channel is disabled: " + d.Reason)}
 		l.s.cfg.Observer.DeliveryTried(l.name, string(Disabled), 0)
 	}
-	l.s.cfg.Logger.Error("deliveries of alerts are dead letters: the channel is disabled", "channel", l.name,
+	l.s.cfg.Logger.Error("alert deliveries dead-lettered: the channel is disabled", "channel", l.name,
 		"deliveries", len(due))
 	l.write(ctx, tried)
 }
@@ -190,7 +190,7 @@ func (s *Sender) sweepRemoved(ctx context.Context) {
 	if err == nil && len(others) > 0 {
 		err = s.cfg.Outbox.SaveResults(ctx, s.markRemoved(others))
 	}
-	s.logStore(ctx, "look for deliveries of channels that are no more", err)
+	s.logStore(ctx, "look for deliveries of removed channels", err)
 }
 
 // markRemoved makes deliveries of removed channels dead letters.
@@ -199,10 +199,10 @@ func (s *Sender) markRemoved(others []alerts.Delivery) []alerts.DeliveryResult {
 	for i := range others {
 		channels[i] = others[i].Channel
 		tried[i] = alerts.DeliveryResult{ID: others[i].ID, State: alerts.DeliveryDead,
-			Error: short(fmt.Sprintf("there is no channel %q in the rules any more", others[i].Channel))}
+			Error: short(fmt.Sprintf("channel %q is no longer in the rules", others[i].Channel))}
 		s.cfg.Observer.DeliveryTried("", string(Removed), 0)
 	}
-	s.cfg.Logger.Error("deliveries of alerts are dead letters: no channel has their name any more", "channels", listNames(channels),
+	s.cfg.Logger.Error("alert deliveries dead-lettered: their channels no longer exist", "channels", listNames(channels),
 		"deliveries", len(tried))
 	return tried
 }
@@ -251,13 +251,13 @@ func (l *loop) lastErr() string {
 // recall makes deliveries due that were scheduled too far ahead while the store's clock was ahead.
 func (s *Sender) recall(ctx context.Context) {
 	recalled := 0
-	s.inBatches(ctx, "look for deliveries of a clock that was ahead", func(ctx context.Context) (int, error) {
+	s.inBatches(ctx, "look for deliveries put off by a clock that was ahead", func(ctx context.Context) (int, error) {
 		n, err := s.cfg.Outbox.RecallDeliveries(ctx, maxWait, leaseFor, sweepMax)
 		recalled += n
 		return n, err
 	})
 	if recalled > 0 {
-		s.cfg.Logger.Warn("deliveries of alerts are due again: the store's clock was ahead when they were put off", "deliveries", recalled)
+		s.cfg.Logger.Warn("alert deliveries are due now: the store's clock was ahead when they were put off", "deliveries", recalled)
 	}
 }
 
@@ -273,7 +273,7 @@ func (s *Sender) sweepOld(ctx context.Context) {
 		return len(some), err
 	})
 	for channel, n := range ended {
-		s.cfg.Logger.Error("deliveries of alerts are dead letters: they are too old", "channel", channel, "deliveries", n, "age", maxAge)
+		s.cfg.Logger.Error("alert deliveries dead-lettered: too old", "channel", channel, "deliveries", n, "age", maxAge)
 	}
 }
 
@@ -302,9 +302,9 @@ func (s *Sender) tooOldReason(d *alerts.Delivery) string {
 		last = l.lastErr()
 	}
 	if last == "" {
-		return reason + "it was never tried, as the channel failed or had too much to send"
+		return reason + "never tried, because the channel was failing or had too many deliveries"
 	}
-	return short(reason + "it was never tried, as the channel fails: " + last)
+	return short(reason + "never tried, because the channel is failing: " + last)
 }
 
 // label returns a channel's name for metrics. It is empty for an unknown channel, because their number has no bound.

@@ -158,7 +158,7 @@ func NewSender(cfg Config) (*Sender, error) {
 	return &Sender{
 		cfg: cfg, loops: map[string]*loop{}, disabled: map[string]alerts.Disabled{},
 		storeOutage: outage.New(cfg.Logger, slog.LevelError,
-			"deliveries of alerts wait: the store fails", "deliveries of alerts go on: the store answers again"),
+			"alert deliveries are waiting: the store is failing", "alert deliveries resumed: the store works again"),
 	}, nil
 }
 
@@ -280,7 +280,7 @@ func (s *Sender) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	all, err := s.cfg.Outbox.DisabledChannels(ctx)
-	s.logStore(ctx, "read what channels of alerts are disabled", err)
+	s.logStore(ctx, "read which alert channels are disabled", err)
 	if err != nil {
 		return err
 	}
@@ -310,12 +310,12 @@ func (s *Sender) disable(ctx context.Context, d alerts.Disabled) {
 	s.mu.Lock()
 	s.disabled[d.Channel] = d
 	s.mu.Unlock()
-	s.cfg.Logger.Error("channel of alerts disabled: its target says that it is gone; give it another target, or replay its "+
+	s.cfg.Logger.Error("alert channel disabled: its target is gone; give it another target, or replay its "+
 		"dead letters to try again", "channel", d.Channel, "reason", d.Reason)
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := s.cfg.Outbox.DisableChannel(ctx, d); err != nil {
-		s.cfg.Logger.Warn("disable a channel of alerts: the next try will", "channel", d.Channel, "error", err)
+		s.cfg.Logger.Warn("cannot store that an alert channel is disabled; the next attempt will retry", "channel", d.Channel, "error", err)
 	}
 }
 
@@ -327,8 +327,8 @@ func (s *Sender) enable(ctx context.Context, channel string) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if _, err := s.cfg.Outbox.EnableChannel(ctx, channel); err != nil {
-		s.cfg.Logger.Warn("enable a channel of alerts", "channel", channel, "error", err)
+		s.cfg.Logger.Warn("cannot enable an alert channel", "channel", channel, "error", err)
 		return
 	}
-	s.cfg.Logger.Info("channel of alerts enabled: it has another target, which works", "channel", channel)
+	s.cfg.Logger.Info("alert channel enabled: its new target works", "channel", channel)
 }

@@ -80,7 +80,7 @@ func TestTriesAreSpacedByBackoff(t *testing.T) {
 		}))
 		rest(48 * time.Hour)
 		d := o.get("m")
-		if d.State != alerts.DeliveryDead || d.Attempts != 10 || !strings.HasPrefix(d.Error, "given up after 10 tries: bad bad") {
+		if d.State != alerts.DeliveryDead || d.Attempts != 10 || !strings.HasPrefix(d.Error, "gave up after 10 attempts: bad bad") {
 			t.Errorf("ended as %s after %d tries: %.80s", d.State, d.Attempts, d.Error)
 		}
 		if len(d.Error) > deliver.MaxErrorBytes || strings.Contains(d.Error, "\n") {
@@ -237,7 +237,7 @@ func TestDeliveriesOfRemovedChannels(t *testing.T) {
 		if d := o.get("n"); d.State != alerts.DeliverySent {
 			t.Errorf("a channel that came later: %s", d.State)
 		}
-		if d := o.get("m"); d.State != alerts.DeliveryDead || !strings.Contains(d.Error, `no channel "old"`) {
+		if d := o.get("m"); d.State != alerts.DeliveryDead || !strings.Contains(d.Error, `channel "old" is no longer`) {
 			t.Errorf("a channel that is no more: %s %q", d.State, d.Error)
 		}
 		b.channels.set(named("a", "x", ok))
@@ -272,7 +272,7 @@ func TestAChannelThatAnotherProcessKnows(t *testing.T) {
 			t.Errorf("%s 9 minutes after it was due", d.State)
 		}
 		rest(2 * time.Minute)
-		if d := o.get("m"); d.State != alerts.DeliveryDead || !strings.Contains(d.Error, `no channel "new"`) {
+		if d := o.get("m"); d.State != alerts.DeliveryDead || !strings.Contains(d.Error, `channel "new" is no longer`) {
 			t.Errorf("%s 11 minutes after it was due: %s", d.State, d.Error)
 		}
 		older.stop()
