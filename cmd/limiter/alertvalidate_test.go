@@ -20,14 +20,14 @@ func TestAlertsValidate(t *testing.T) {
 	good := written(t, "alerts.yaml", alertsYAML)
 	limiter(t, "alerts", "validate", good).want(t, exitDone, ": valid: 1 rule, 3 channels, hash ", "")
 	i := limiter(t, "alerts", "validate", good, "--secrets")
-	i.want(t, exitError, "", good+`:3: channels[0].webhook.secrets: the environment variable LIMITER_TEST_NO_SUCH_SECRET is not set`)
+	i.want(t, exitError, "", good+`:3: channels[0].webhook.secrets: environment variable LIMITER_TEST_NO_SUCH_SECRET is not set`)
 	bad := written(t, "alerts.yaml", strings.ReplaceAll(strings.Replace(alertsYAML, "within: 10m", "within: 10x", 1), "channels: [ops", "chanels: [ops"))
 	i = limiter(t, "alerts", "validate", bad)
-	i.want(t, exitError, "", bad+`:6: rules[0].threshold.within: unknown duration "10x"`)
+	i.want(t, exitError, "", bad+`:6: rules[0].threshold.within: invalid duration "10x"`)
 	i.want(t, exitError, "", bad+`:7: rules[0].chanels: unknown field "chanels" (did you mean "channels"?)`)
 	i.want(t, exitError, "", "2 mistakes")
 	inside := written(t, "alerts.yaml", strings.Replace(alertsYAML, "https://example.com", "http://10.0.0.1", 1))
-	limiter(t, "alerts", "validate", inside).want(t, exitDone, `note: channel "ops" cannot work: refused: 10.0.0.1 is not an address`, "")
+	limiter(t, "alerts", "validate", inside).want(t, exitDone, `note: channel "ops" cannot work: refused: 10.0.0.1 is not a public`, "")
 	if i := limiter(t, "alerts", "validate", inside, "--alerts-allow", "10.0.0.0/8"); strings.Contains(i.out.String(), "note:") {
 		t.Errorf("a channel that is allowed has a note: %s", i.out.String())
 	}

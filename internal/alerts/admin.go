@@ -96,11 +96,11 @@ const maxSilence = limits.MaxSilenceMillis * time.Millisecond
 func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 	switch {
 	case s.Rule+s.Policy+s.Key+s.User == "":
-		return "rule", errors.New("the silence does not say what it is for; give rule, policy, key or user (* for every one)")
+		return "rule", errors.New("the silence does not say what to silence; give rule, policy, key or user (* for all)")
 	case s.Reason == "":
-		return "reason", errors.New("reason is missing; say why, for who finds the silence later")
+		return "reason", errors.New("reason is missing; say why, for whoever finds the silence later")
 	case lasts <= 0:
-		return "expiresAt", errors.New("the silence has no end in the future; say how long it lasts, or until when")
+		return "expiresAt", errors.New("the silence must end in the future; say how long it lasts, or until when")
 	case lasts > maxSilence:
 		return "expiresAt", fmt.Errorf("the silence lasts longer than %d days", maxSilence/(24*time.Hour))
 	}

@@ -40,10 +40,10 @@ func (c *fileCompiler) compile(f *File) {
 	}
 	c.channels(f.Channels)
 	if len(f.Rules) == 0 && !c.Any() {
-		c.Add("rules", "there are none; want a list of rules, such as - name: denials")
+		c.Add("rules", "no rules given; want a list such as - name: denials")
 	}
 	if len(f.Rules) > maxRules {
-		c.Add(yamlfile.Index("rules", maxRules), "more than %d rules; let one match several policies, and group by them", maxRules)
+		c.Add(yamlfile.Index("rules", maxRules), "more than %d rules; let one rule match several policies, and group by policy", maxRules)
 		return
 	}
 	for i := range f.Rules {
@@ -61,11 +61,11 @@ func (c *fileCompiler) checkDuplicate(r *Rule, path string) {
 		o := &c.rules.Rules[j]
 		switch {
 		case o.Name == r.Name && r.Name != "":
-			c.Add(path+".name", "%s is the name of rules[%d] too; give it another", yamlfile.Quote(r.Name), j)
+			c.Add(path+".name", "%s is already the name of rules[%d]; choose another name", yamlfile.Quote(r.Name), j)
 		case c.Has(path):
 		case r.Threshold == o.Threshold && r.Within == o.Within && slices.Equal(r.GroupBy, o.GroupBy) &&
 			sameMatch(&r.Match, &o.Match) && slices.ContainsFunc(r.Channels, func(n string) bool { return slices.Contains(o.Channels, n) }):
-			c.Add(path, "tells a channel of what rules[%d], %s, tells it already; remove one, or change match, threshold or channels", j, yamlfile.Quote(o.Name))
+			c.Add(path, "sends a channel the same alerts as rules[%d], %s; remove one, or change match, threshold or channels", j, yamlfile.Quote(o.Name))
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (c *fileCompiler) rule(f *FileRule, path string) Rule {
 	r.Dedup = c.duration(f.Dedup, path+".dedup", defaultDedup, maxDuration)
 	r.ResolveAfter = c.duration(f.ResolveAfter, path+".resolveAfter", max(r.Within, minResolve), maxDuration)
 	if r.ResolveAfter < minResolve {
-		c.Add(path+".resolveAfter", "%s is too short: while denials go on each counter tells of them every 10s; want 30s or more", f.ResolveAfter)
+		c.Add(path+".resolveAfter", "%s is too short: a counter that keeps denying reports only every 10s; want 30s or more", f.ResolveAfter)
 	}
 	c.ruleThrottle(&r, f.Throttle, path+".throttle")
 	r.Channels = c.channelNames(f.Channels, path+".channels")
@@ -124,7 +124,7 @@ func (c *fileCompiler) name(name, path string) {
 	if name == "" {
 		c.missing(path, want)
 	} else if !fileNamePattern.MatchString(name) {
-		c.Add(path, "%s is no name; want %s", yamlfile.Quote(name), want)
+		c.Add(path, "%s is not a valid name; want %s", yamlfile.Quote(name), want)
 	}
 }
 
@@ -150,7 +150,7 @@ func (c *fileCompiler) match(f *FileMatch, path string) Match {
 	m.Policies = c.patterns(f.Policy, path+".policy")
 	for i, p := range m.Policies {
 		if !policyPattern.MatchString(p) {
-			c.Add(c.item(path+".policy", i), "%s fits no policy, whose names have letters, digits and . _ - /; change it", yamlfile.Quote(p))
+			c.Add(c.item(path+".policy", i), "%s cannot match any policy, as policy names have only letters, digits and . _ - /; change it", yamlfile.Quote(p))
 		}
 	}
 	m.Keys, m.Users = c.patterns(f.Key, path+".key"), c.patterns(f.User, path+".user")
@@ -169,7 +169,7 @@ func (c *fileCompiler) item(path string, i int) string {
 
 func (c *fileCompiler) patterns(list Texts, path string) []string {
 	if len(list) > maxPatterns {
-		c.Add(path, "has %d patterns; want at most %d, with * for what differs", len(list), maxPatterns)
+		c.Add(path, "has %d patterns; want at most %d, with * for the part that differs", len(list), maxPatterns)
 		return nil
 	}
 	for i, p := range list {
@@ -181,7 +181,7 @@ func (c *fileCompiler) patterns(list Texts, path string) []string {
 			c.Add(at, "has %d bytes; want at most %d", len(p), maxPatternBytes)
 		}
 		if len(list) > 1 && strings.Trim(p, "*") == "" && p != "" {
-			c.Add(at, "%s fits all, so the others beside it do nothing; remove it, or them", yamlfile.Quote(p))
+			c.Add(at, "%s matches everything, so the other patterns have no effect; remove it, or the others", yamlfile.Quote(p))
 		}
 	}
 	return list
@@ -232,7 +232,7 @@ func parseDuration(text string, max time.Duration) (time.Duration, error) {
 	digits := strings.TrimSuffix(text, unit)
 	u, ok := durationUnits[unit]
 	if digits == "" || digits[0] == '0' || !ok {
-		return 0, fmt.Errorf("unknown duration %s; want a number with a unit such as 30s, 5m, 1h, 1d", yamlfile.Quote(text))
+		return 0, fmt.Errorf("invalid duration %s; want a number with a unit such as 30s, 5m, 1h, 1d", yamlfile.Quote(text))
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n > int64(max/u) || time.Duration(n)*u < minDuration {
@@ -262,7 +262,7 @@ func (c *fileCompiler) throttle(f *FileThrottle, path string) *Throttle {
 	}
 	if f.Limit == nil || f.Window == "" {
 		if !c.Has(path) {
-			c.Add(path, "is no limit; want limit and window, such as {limit: 20, window: 1h}")
+			c.Add(path, "needs both limit and window, such as {limit: 20, window: 1h}")
 		}
 		return nil
 	}
@@ -281,7 +281,7 @@ func (c *fileCompiler) ruleThrottle(r *Rule, f *FileThrottle, path string) {
 	all := c.rules.Throttle
 	window, _ := parseDuration(t.Window, maxDuration)
 	if of, _ := parseDuration(all.Window, maxDuration); t.Limit >= all.Limit && window <= of {
-		c.Add(path, "is no limit, because the throttle for all rules admits %d in %s; lower it, or remove it", all.Limit, all.Window)
+		c.Add(path, "has no effect, because the throttle for all rules allows only %d in %s; lower it, or remove it", all.Limit, all.Window)
 	}
 }
 

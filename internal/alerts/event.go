@@ -66,7 +66,7 @@ func checkTexts(e *Event) error {
 	}
 	if strings.Contains(e.ID, ruleSeparator) {
 		// It could equal the EventID of another alert, and this alert would be sent without a charge of its own.
-		return fmt.Errorf("id %s of the event has a %s in it", quoted(e.ID), ruleSeparator)
+		return fmt.Errorf("id %s of the event must not contain %q", quoted(e.ID), ruleSeparator)
 	}
 	return nil
 }

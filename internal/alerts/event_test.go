@@ -17,7 +17,7 @@ func TestNewEventRefusesWhatCannotBe(t *testing.T) {
 		"id of the event has 0 bytes; want 1 to 63":                   func(e *limits.Event, _ *limits.Exceeded) { e.ID = "" },
 		"id of the event has 64 bytes":                                func(e *limits.Event, _ *limits.Exceeded) { e.ID = strings.Repeat("x", 64) },
 		`id "a\nb" of the event is not printable UTF-8`:               func(e *limits.Event, _ *limits.Exceeded) { e.ID = "a\nb" },
-		`id "a:denials" of the event has a : in it`:                   func(e *limits.Event, _ *limits.Exceeded) { e.ID = "a:denials" },
+		`id "a:denials" of the event must not contain ":"`:            func(e *limits.Event, _ *limits.Exceeded) { e.ID = "a:denials" },
 		"key of the event has 0 bytes; want 1 to 256":                 func(_ *limits.Event, d *limits.Exceeded) { d.Key = "" },
 		"key of the event has 257 bytes":                              func(_ *limits.Event, d *limits.Exceeded) { d.Key = strings.Repeat("x", 257) },
 		`key "\xff" of the event is not printable UTF-8`:              func(_ *limits.Event, d *limits.Exceeded) { d.Key = "\xff" },

@@ -34,7 +34,7 @@ const (
 func (c *fileCompiler) channels(list []FileChannel) {
 	c.rules.Channels = builtInChannels()
 	if len(list) > maxChannels {
-		c.Add(yamlfile.Index("channels", maxChannels), "more than %d channels; let one service pass messages on", maxChannels)
+		c.Add(yamlfile.Index("channels", maxChannels), "more than %d channels; send to one service that passes messages on", maxChannels)
 		return
 	}
 	seen := map[string]int{}
@@ -42,7 +42,7 @@ func (c *fileCompiler) channels(list []FileChannel) {
 		f, path := &list[i], yamlfile.Index("channels", i)
 		c.name(f.Name, path+".name")
 		if j, ok := seen[f.Name]; ok && f.Name != "" {
-			c.Add(path+".name", "%s is the name of channels[%d] too; give it another", yamlfile.Quote(f.Name), j)
+			c.Add(path+".name", "%s is already the name of channels[%d]; choose another name", yamlfile.Quote(f.Name), j)
 			continue
 		}
 		seen[f.Name] = i
@@ -67,9 +67,9 @@ func (c *fileCompiler) builtIn(name string) *ChannelSpec {
 func (c *fileCompiler) configureBuiltIn(b *ChannelSpec, f *FileChannel, path string) {
 	switch {
 	case f.Webhook != nil || f.Slack != nil || f.SMTP != nil:
-		c.Add(path+".name", "%s is there already, and is no webhook, slack or smtp; give this channel another name", f.Name)
+		c.Add(path+".name", "%s is built in, and cannot be a webhook, slack or smtp; give this channel another name", f.Name)
 	case f.Resolved == nil && !c.Has(path):
-		c.Add(path, "says nothing: %s is there without being named; remove it, or give it resolved", f.Name)
+		c.Add(path, "has no effect: %s is built in; remove this entry, or set resolved", f.Name)
 	case f.Resolved != nil:
 		b.Resolved = *f.Resolved
 	}
@@ -97,9 +97,9 @@ func (c *fileCompiler) channel(f *FileChannel, path string) ChannelSpec {
 		s.Resolved = *f.Resolved
 	}
 	if kinds == 0 && !c.Has(path) {
-		c.Add(path, "leads nowhere; give it one of webhook, slack, smtp")
+		c.Add(path, "has no target; give it one of webhook, slack, smtp")
 	} else if kinds > 1 {
-		c.Add(path, "has %d targets; make a channel of each", kinds)
+		c.Add(path, "has %d targets; make a channel for each", kinds)
 	}
 	return s
 }
@@ -118,21 +118,21 @@ func (c *fileCompiler) resolve(text Private, path string) (value string, referre
 		c.Add(path, "env: needs the name of an environment variable, such as env:OPS_SECRET")
 		return "", true, false
 	case isFile && !filepath.IsAbs(file):
-		c.Add(path, "file: needs a path that begins with /, such as file:/run/secrets/ops")
+		c.Add(path, "file: needs an absolute path, such as file:/run/secrets/ops")
 		return "", true, false
 	case c.options.NoSecrets:
 		return "", true, false
 	case isEnv:
 		value, ok = c.options.LookupEnv(name)
 		if value = strings.TrimSpace(value); !ok || value == "" {
-			c.Add(path, "the environment variable %s is not set, or is empty; set it where the service starts", name)
+			c.Add(path, "environment variable %s is not set or is empty; set it in the environment of the service", name)
 			return "", true, false
 		}
 		return value, true, true
 	}
 	value, err := readSecret(file)
 	if err != nil {
-		c.Add(path, "%s; write the file, or name another", err)
+		c.Add(path, "%s; fix the file, or name another", err)
 	}
 	return value, true, err == nil
 }
@@ -144,7 +144,7 @@ func readSecret(path string) (string, error) {
 		return "", err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no regular file", path)
+		return "", fmt.Errorf("%s is not a regular file", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -183,16 +183,16 @@ func (c *fileCompiler) url(text Private, path string) string {
 	case len(value) > 2048:
 		what = "has more than 2048 bytes"
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Opaque != "":
-		what = "is no address of a web server"
+		what = "is not an http or https URL with a host"
 	case u.User != nil:
-		what = "has a user or a password in it"
+		what = "contains a user name or a password"
 	case u.Fragment != "":
-		what = "has a # in it, behind which nothing is sent"
+		what = "contains a # with a fragment, which is never sent"
 	default:
 		return value
 	}
 	if referred {
-		what = "what it names " + what
+		what = "the value it refers to " + what
 	}
 	c.Add(path, "%s; want one such as https://example.com/hook", what)
 	return placeholderURL
@@ -203,7 +203,7 @@ const howToMakeKey = `make one with: echo "whsec_$(openssl rand -base64 32)"`
 // keys reads the signing keys of a webhook.
 func (c *fileCompiler) keys(list Secrets, path string) (keys [][]byte) {
 	if len(list) == 0 {
-		c.missing(path, "env:NAME or file:/path, which holds whsec_ and base64; "+howToMakeKey)
+		c.missing(path, "env:NAME or file:/path, which holds whsec_ followed by base64; "+howToMakeKey)
 	}
 	if len(list) > maxSecrets {
 		c.Add(path, "has %d secrets; want at most %d: remove those that no receiver uses any more", len(list), maxSecrets)
@@ -228,7 +228,7 @@ func (c *fileCompiler) key(s Private, path string) []byte {
 	case s == "":
 		return nil
 	case !referred:
-		c.Add(path, "a secret does not stand in the file; put it where the service starts or into a file, and write env:NAME or file:/path")
+		c.Add(path, "a secret is not allowed in this file; put it into an environment variable or a file of its own, and write env:NAME or file:/path")
 		return nil
 	case !ok:
 		return make([]byte, minKeyBytes)
@@ -236,7 +236,7 @@ func (c *fileCompiler) key(s Private, path string) []byte {
 	text, prefixed := strings.CutPrefix(value, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !prefixed || err != nil || len(key) < minKeyBytes || len(key) > maxKeyBytes {
-		c.Add(path, "what it names is no secret of Standard Webhooks, whsec_ and the base64 of %d to %d bytes; %s", minKeyBytes, maxKeyBytes, howToMakeKey)
+		c.Add(path, "the value it refers to is not a Standard Webhooks secret, which is whsec_ followed by the base64 of %d to %d bytes; %s", minKeyBytes, maxKeyBytes, howToMakeKey)
 		return nil
 	}
 	return key
@@ -251,7 +251,7 @@ func (c *fileCompiler) smtp(f *FileSMTP, path string) *SMTPSpec {
 	if f.Addr == "" {
 		c.missing(path+".addr", "host:port such as mail.example.com:587")
 	} else if err := checkAddr(f.Addr); err != nil {
-		c.Add(path+".addr", "%s is no address of a server: %s; want host:port such as mail.example.com:587", yamlfile.Quote(redact.URLs(f.Addr)), err)
+		c.Add(path+".addr", "%s is not a server address: %s; want host:port such as mail.example.com:587", yamlfile.Quote(redact.URLs(f.Addr)), err)
 	}
 	c.mailbox(f.From, path+".from")
 	c.recipients(f.To, path+".to")
@@ -265,10 +265,10 @@ func checkAddr(addr string) error {
 		return errors.New("it is not host:port")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return errors.New("the port is no number from 1 to 65535")
+		return errors.New("the port is not a number from 1 to 65535")
 	}
 	if host == "" || len(host) > 253 || strings.ContainsAny(host, " /@") {
-		return errors.New("there is no host")
+		return errors.New("the host is missing or invalid")
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (c *fileCompiler) recipients(to Texts, path string) {
 		c.missing(path, "one address or a list, such as ops@example.com")
 	}
 	if len(to) > maxRecipients {
-		c.Add(path, "has %d addresses; want at most %d: let the mail server have a list", len(to), maxRecipients)
+		c.Add(path, "has %d addresses; want at most %d: use a mailing list", len(to), maxRecipients)
 		return
 	}
 	for i, address := range to {
@@ -296,11 +296,11 @@ func (c *fileCompiler) mailbox(address, path string) {
 		return
 	}
 	if a, err := mail.ParseAddress(address); err != nil || a.Address != address || len(address) > 254 {
-		c.Add(path, "%s is no address of mail; want one such as ops@example.com, without a name", yamlfile.Quote(address))
+		c.Add(path, "%s is not a mail address; want one such as ops@example.com, without a display name", yamlfile.Quote(address))
 	} else if name, domain, _ := strings.Cut(address, "@"); !ascii(domain) {
-		c.Add(path, "%s has a domain that is not ASCII; write it as DNS has it, such as xn--bcher-kva.example for bücher.example", yamlfile.Quote(address))
+		c.Add(path, "%s has a domain that is not ASCII; write the domain as in DNS, such as xn--bcher-kva.example for bücher.example", yamlfile.Quote(address))
 	} else if !ascii(name) {
-		c.Add(path, "%s is not ASCII before the @, which not every mail server takes; give another address of that mailbox", yamlfile.Quote(address))
+		c.Add(path, "%s is not ASCII before the @, which not every mail server accepts; use another address of that mailbox", yamlfile.Quote(address))
 	}
 }
 
@@ -319,11 +319,11 @@ func (c *fileCompiler) password(f *FileSMTP, path string) string {
 	value, referred, _ := c.resolve(f.Password, at)
 	switch {
 	case !referred:
-		c.Add(at, "a password does not stand in the file; put it where the service starts or into a file, and write env:NAME or file:/path")
+		c.Add(at, "a password is not allowed in this file; put it into an environment variable or a file of its own, and write env:NAME or file:/path")
 	case f.Username == "":
-		c.Add(at, "needs a username beside it; give one, or remove the password")
+		c.Add(at, "needs a username; add one, or remove the password")
 	case f.TLS == "none":
-		c.Add(at, "would go over the network for all to read; want tls: starttls or tls: tls")
+		c.Add(at, "would be sent over the network unencrypted; want tls: starttls or tls: tls")
 	}
 	return value
 }

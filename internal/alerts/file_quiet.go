@@ -24,9 +24,9 @@ func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
 			switch o := &r.Quiet[j]; {
 			case o.zone.String() != q.zone.String():
 			case o.spans.Covers(q.spans):
-				c.Add(at, "lies within quietHours[%d]; remove it", j)
+				c.Add(at, "is already covered by quietHours[%d]; remove it", j)
 			case q.spans.Covers(o.spans):
-				c.Add(yamlfile.Index(path, j), "lies within quietHours[%d]; remove it", i)
+				c.Add(yamlfile.Index(path, j), "is already covered by quietHours[%d]; remove it", i)
 			}
 		}
 		r.Quiet = append(r.Quiet, q)
@@ -38,7 +38,7 @@ func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
 	for _, month := range []time.Month{time.January, time.July} {
 		from := time.Date(2026, month, 15, 12, 0, 0, 0, time.UTC)
 		if until, _ := r.quietUntil(from); until.Sub(from) >= maxQuietSearch {
-			c.Add(path, "are all hours of the week, so no alert of the rule would ever be sent; leave some hours, or remove the rule")
+			c.Add(path, "cover the whole week, so no alert of the rule would ever be sent; leave some hours free, or remove the rule")
 			return
 		}
 	}
@@ -72,7 +72,7 @@ func (c *fileCompiler) days(names []string, path string) (days []int) {
 		}
 		from, to := slices.Index(week.Days, begin), slices.Index(week.Days, end)
 		if from < 0 || to < 0 || isRange && from == to {
-			c.Add(at, "unknown day %s; want mon, tue, wed, thu, fri, sat, sun, or from one to another such as mon-fri", yamlfile.Quote(name))
+			c.Add(at, "unknown day %s; want mon, tue, wed, thu, fri, sat, sun, or a range such as mon-fri", yamlfile.Quote(name))
 			continue
 		}
 		for d := from; ; d = (d + 1) % 7 {

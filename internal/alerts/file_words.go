@@ -45,7 +45,7 @@ func (c *fileCompiler) template(t Template, path string) *template.Template {
 		return nil
 	}
 	if len(made.Templates()) > 1 || made.Tree == nil {
-		c.Add(path, "defines templates; write the words themselves")
+		c.Add(path, "must not define templates; write the text itself")
 		return nil
 	}
 	if err := checkNode(made.Root); err != nil {
@@ -55,7 +55,7 @@ func (c *fileCompiler) template(t Template, path string) *template.Template {
 	for _, a := range exampleAlerts {
 		f := wordFields("rule", &a)
 		if err := made.Execute(io.Discard, &f); err != nil {
-			c.Add(path, "fails over an example: %s", templateError(err))
+			c.Add(path, "fails on an example alert: %s", templateError(err))
 			return nil
 		}
 	}
@@ -91,7 +91,7 @@ func checkNode(n parse.Node) error {
 	case *parse.IfNode:
 		return checkNodes([]parse.Node{n.Pipe, n.List, n.ElseList})
 	case *parse.WithNode:
-		return errors.New("with is not taken; write if, and fields as {{.User}}")
+		return errors.New("with is not supported; use if, and fields as {{.User}}")
 	case *parse.PipeNode:
 		return checkPipe(n)
 	case *parse.FieldNode:
@@ -112,13 +112,13 @@ func checkNode(n parse.Node) error {
 	case *parse.DotNode:
 		return errors.New("{{.}} is all fields at once; name one, such as {{.User}}")
 	default:
-		return fmt.Errorf("%s is not taken; want text, fields such as {{.User}}, if, and functions", yamlfile.Quote(n.String()))
+		return fmt.Errorf("%s is not supported; want text, fields such as {{.User}}, if, and functions", yamlfile.Quote(n.String()))
 	}
 }
 
 func checkPipe(n *parse.PipeNode) error {
 	if len(n.Decl) > 0 { // a variable that is doubled forty times would fill the memory
-		return fmt.Errorf("%s makes a variable; write the field where it is wanted", yamlfile.Quote(n.String()))
+		return fmt.Errorf("%s declares a variable, which is not supported; use the field itself", yamlfile.Quote(n.String()))
 	}
 	for _, cmd := range n.Cmds {
 		if err := checkNodes(cmd.Args); err != nil {

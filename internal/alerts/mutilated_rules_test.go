@@ -73,9 +73,9 @@ func TestASecretInTheWrongPlaceIsNotShown(t *testing.T) {
 		`slack: {url: "https://a", urk: a}`:                 `f:2: channels[0].slack.urk: unknown field "urk" (did you mean "url"?); want one of url`,
 		`slack: {url: "https://a", 7: a, &T0P-SECRET b: a}`: `f:2: channels[0].slack["…"]: a name must be plain text; quote it`,
 		`smtp: {addr: "me:T0P-SECRET@mail.example.com:587", from: a@example.com, to: b@example.com}`: `f:2: channels[0].smtp.addr: ` +
-			`"***@mail.example.com:587" is no address of a server: it is not host:port; want host:port such as mail.example.com:587`,
+			`"***@mail.example.com:587" is not a server address: it is not host:port; want host:port such as mail.example.com:587`,
 		`smtp: {addr: "smtp://me:T0P-SECRET@mail.example.com:587", from: a@example.com, to: b@example.com}`: `f:2: channels[0].smtp.addr: ` +
-			`"smtp://***@mail.example.com:587" is no address of a server: it is not host:port; want host:port such as mail.example.com:587`,
+			`"smtp://***@mail.example.com:587" is not a server address: it is not host:port; want host:port such as mail.example.com:587`,
 	} {
 		_, err := ParseRules("f", []byte("channels:\n- {name: ops, "+channel+"}\nrules: [{name: a, channels: ops}]\n"), fileOptions)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "T0P-SECRET") {

@@ -43,7 +43,7 @@ func (s *Service) Run(ctx context.Context, log *slog.Logger) {
 func (s *Service) notifyLoop(ctx, work context.Context, log *slog.Logger) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
-	outage := outage.New(log, slog.LevelError, "alerts wait to be told", "alerts are told again")
+	outage := outage.New(log, slog.LevelError, "alerts cannot be sent, will retry", "alerts are being sent again")
 	for ctx.Err() == nil {
 		n, err := s.notify(work)
 		switch {

@@ -19,7 +19,7 @@ const (
 // those are configured for it.
 func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 	if s.CaughtUp != nil && time.Since(s.CaughtUp()) > resolveLag {
-		return "resolved 0: events wait to be taken", nil
+		return "resolved 0: events are waiting to be processed", nil
 	}
 	if s.Unpublished != nil {
 		age, err := s.Unpublished(ctx)
@@ -27,7 +27,7 @@ func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 		case err != nil:
 			return "", err
 		case age > resolveLag:
-			return "resolved 0: events wait to be published", nil
+			return "resolved 0: events are waiting to be published", nil
 		}
 	}
 	total := 0

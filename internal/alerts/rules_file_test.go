@@ -163,8 +163,8 @@ rules: [{name: a, channels: ops}]`), o)
 	for secret, want := range map[string]string{
 		path("empty", "\n"):                          "is empty",
 		path("long", strings.Repeat("T0P-", 2000)):   "has more than 4096 bytes",
-		path("other", "T0P-SECRET"):                  "no secret of Standard Webhooks",
-		"file:" + filepath.ToSlash(dir):              "is no regular file",
+		path("other", "T0P-SECRET"):                  "is not a Standard Webhooks secret",
+		"file:" + filepath.ToSlash(dir):              "is not a regular file",
 		"file:" + filepath.ToSlash(dir) + "/nothing": "no such file",
 	} {
 		if _, err := parse(secret, fileOptions); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "T0P-") {

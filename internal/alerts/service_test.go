@@ -292,7 +292,7 @@ func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
 	for _, step := range []struct {
 		upTo time.Time
 		want string
-	}{{time.Time{}, "resolved 0: events wait to be taken"}, {time.Now().Add(-time.Minute), "resolved 0: events wait to be taken"}, {time.Now().Add(time.Hour), "resolved 1"}} {
+	}{{time.Time{}, "resolved 0: events are waiting to be processed"}, {time.Now().Add(-time.Minute), "resolved 0: events are waiting to be processed"}, {time.Now().Add(time.Hour), "resolved 1"}} {
 		upTo = step.upTo
 		if note, err := s.Resolve(t.Context()); err != nil || note != step.want {
 			t.Errorf("%s, %v; want %s", note, err, step.want)
@@ -309,7 +309,7 @@ func TestNothingIsResolvedWhileEventsAreNotPublished(t *testing.T) {
 		age  time.Duration
 		err  error
 		want string
-	}{{time.Minute, nil, "resolved 0: events wait to be published"}, {0, broken, ""}, {time.Second, nil, "resolved 1"}} {
+	}{{time.Minute, nil, "resolved 0: events are waiting to be published"}, {0, broken, ""}, {time.Second, nil, "resolved 1"}} {
 		s.Unpublished = func(context.Context) (time.Duration, error) { return step.age, step.err }
 		if note, err := s.Resolve(t.Context()); !errors.Is(err, step.err) || note != step.want {
 			t.Errorf("%q, %v; want %q, %v", note, err, step.want, step.err)

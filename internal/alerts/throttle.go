@@ -46,7 +46,7 @@ func (s *Service) throttle(ctx context.Context, a *Alert, now int64) (refused st
 			return "", nil
 		}
 		if _, err := s.Limiter.Settle(ctx, id, 0); err != nil {
-			return "", fmt.Errorf("give back an old charge of the throttle: %w", err)
+			return "", fmt.Errorf("refund an old charge of the throttle: %w", err)
 		}
 		sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d", id, until))
 		id, before = ruleSeparator+hex.EncodeToString(sum[:16]), until // no EventID begins with the separator
@@ -82,7 +82,7 @@ func (s *Service) charge(ctx context.Context, a *Alert, id string) (_ *limits.Re
 	case err != nil:
 		return nil, "", fmt.Errorf("charge the throttle: %w", err)
 	case reply.Degraded:
-		return nil, "", errors.New("charge the throttle: the limiter answers without its store")
+		return nil, "", errors.New("charge the throttle: the limiter answered without its store")
 	case !reply.Allowed:
 		return nil, "throttle", nil
 	}

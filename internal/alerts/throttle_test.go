@@ -284,13 +284,13 @@ func TestAnOutageIsOverWhenSomebodyIsTold(t *testing.T) {
 				h.run(t)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if !strings.Contains(log.String(), "alerts wait to be told") || strings.Contains(log.String(), "told again") {
+				if !strings.Contains(log.String(), "alerts cannot be sent, will retry") || strings.Contains(log.String(), "sent again") {
 					t.Errorf("while the alert waits:\n%s", &log)
 				}
 				tell(t, h)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if strings.Count(log.String(), "alerts wait to be told") != 1 || !strings.Contains(log.String(), "told again") {
+				if strings.Count(log.String(), "alerts cannot be sent, will retry") != 1 || !strings.Contains(log.String(), "sent again") {
 					t.Errorf("behind that:\n%s", &log)
 				}
 			})

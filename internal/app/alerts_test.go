@@ -94,7 +94,7 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 	}
 	said := lines.String()
 	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="channel of alerts cannot work" channel=ops`) ||
-		!strings.Contains(said, "10.0.0.1 is not an address of the public internet") || strings.Contains(said, "secret") {
+		!strings.Contains(said, "10.0.0.1 is not a public internet address") || strings.Contains(said, "secret") {
 		t.Errorf("the log says\n%s", said)
 	}
 }

@@ -79,6 +79,6 @@ type Store interface {
 
 // Errors that callers tell apart.
 var (
-	ErrExists  = errors.New("there is an API key with this id")
-	ErrUnknown = errors.New("there is no API key with this id")
+	ErrExists  = errors.New("an API key with this id already exists")
+	ErrUnknown = errors.New("API key not found")
 )

@@ -112,7 +112,7 @@ func text(w http.ResponseWriter, s string) {
 func (s *Server) Listen() error {
 	l, err := net.Listen("tcp", s.cfg.Addr)
 	if err != nil {
-		return fmt.Errorf("serve HTTP on %s: %w; choose another address with --http (port 0 picks a free one, off serves none)", s.cfg.Addr, err)
+		return fmt.Errorf("serve HTTP on %s: %w; choose another address with --http (port 0 picks a free one, off turns HTTP off)", s.cfg.Addr, err)
 	}
 	s.listener = l
 	s.served.Go(func() {

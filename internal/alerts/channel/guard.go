@@ -34,7 +34,7 @@ func CheckTarget(spec *alerts.ChannelSpec, allow []netip.Prefix) error {
 // control is a [net.Dialer.Control].
 func (g guard) control(network, address string, _ syscall.RawConn) error {
 	if network != "tcp4" && network != "tcp6" {
-		return fmt.Errorf("connect over %s: only TCP is used", network)
+		return fmt.Errorf("connect over %s: only TCP is supported", network)
 	}
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -49,7 +49,7 @@ func (g guard) check(addr netip.Addr) error {
 	if public(addr) || slices.ContainsFunc(g, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 		return nil
 	}
-	return fmt.Errorf("refused: %s is not an address of the public internet; to allow it, name its range in --alerts-allow, "+
+	return fmt.Errorf("refused: %s is not a public internet address; to allow it, add its range to --alerts-allow, "+
 		"such as %s", addr, netip.PrefixFrom(addr, addr.BitLen()))
 }
 

@@ -58,7 +58,7 @@ type target struct {
 func (m *Maker) target(raw string) (*target, error) {
 	u, err := url.Parse(raw)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" {
-		return nil, errors.New("url: it is not one of http or https with a host, such as https://example.com/hook")
+		return nil, errors.New("url: not an http or https URL with a host; want one such as https://example.com/hook")
 	}
 	return &target{m, u}, nil
 }
@@ -70,7 +70,7 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return nil, errors.New("make a request of the url")
+		return nil, errors.New("cannot make a request from the url")
 	}
 	req.Header = header
 	req.Header.Set("Content-Type", "application/json")
@@ -120,7 +120,7 @@ func withoutAnswer(err error) error {
 	case strings.HasSuffix(text, "client connection lost"): // an error of net/http that has no type
 		return errors.New("the connection was lost")
 	}
-	return errors.New("it gave no proper HTTP answer")
+	return errors.New("no valid HTTP answer")
 }
 
 // statusError returns the error of an answer's status; nil for 2xx. It shows nothing of the body, which may contain the URL.

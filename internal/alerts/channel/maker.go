@@ -96,7 +96,7 @@ func (m *Maker) make(spec *alerts.ChannelSpec) (alerts.Channel, error) {
 	case spec.Kind == alerts.ChannelSMTP && spec.SMTP != nil:
 		return m.smtp(spec.Name, spec.SMTP)
 	}
-	return nil, fmt.Errorf("kind %q cannot be made, or its settings are missing", spec.Kind)
+	return nil, fmt.Errorf("kind %q is not supported, or its settings are missing", spec.Kind)
 }
 
 // bounded is a channel with a timeout for each attempt.
@@ -106,7 +106,7 @@ type bounded struct {
 }
 
 func (b bounded) Send(ctx context.Context, m *alerts.Message) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("it took more than %s", b.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("timed out after %s", b.timeout))
 	defer cancel()
 	return b.Channel.Send(ctx, m)
 }

@@ -46,16 +46,16 @@ func (m *Maker) smtp(name string, spec *alerts.SMTPSpec) (alerts.Channel, error)
 	s := &mailer{maker: m, log: m.cfg.Logger.With("channel", name), spec: *spec}
 	host, port, err := net.SplitHostPort(spec.Addr)
 	if err != nil || host == "" {
-		return nil, fmt.Errorf("addr: %q is not host:port, such as mail.example.com:587", spec.Addr)
+		return nil, fmt.Errorf("addr: %q is not host:port; want one such as mail.example.com:587", spec.Addr)
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 {
-		return nil, fmt.Errorf("addr: port %q is not one of 1 to 65535", port)
+		return nil, fmt.Errorf("addr: port %q is not a number from 1 to 65535", port)
 	}
 	s.host = host
 	switch {
 	case spec.TLS != "starttls" && spec.TLS != "tls" && spec.TLS != "none":
-		return nil, fmt.Errorf("tls: %q is none of starttls, tls and none", spec.TLS)
+		return nil, fmt.Errorf("tls: invalid value %q; want starttls, tls or none", spec.TLS)
 	case spec.TLS == "none" && spec.Username != "":
 		return nil, errors.New("tls: none would send the password in the clear; use starttls or tls, or leave out username")
 	}
@@ -67,7 +67,7 @@ func (s *mailer) parseAddresses() (err error) {
 		return fmt.Errorf("from: %q is not a mail address", s.spec.From)
 	}
 	if len(s.spec.To) == 0 {
-		return errors.New("to: there is no address")
+		return errors.New("to: no address given")
 	}
 	for _, to := range s.spec.To {
 		parsed, err := mail.ParseAddress(to)
@@ -80,7 +80,7 @@ func (s *mailer) parseAddresses() (err error) {
 }
 
 // errSilent is the error for a server that sends no greeting. It may wait for a TLS handshake.
-var errSilent = errors.New("the server says nothing; one that begins with TLS, as on port 465, wants tls: tls")
+var errSilent = errors.New("the server sent no greeting; if it expects TLS at once, as on port 465, set tls: tls")
 
 // Send mails a message. If the server refuses the session or the login, a retry may help whatever it says, because a
 // password or a block list can be corrected. A permanent error after that is final.
@@ -151,7 +151,7 @@ func (s *mailer) dial(ctx context.Context) (*smtp.Client, error) {
 	}
 	greeted, err := client.DialToSMTPClientWithContext(ctx)
 	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain && s.spec.TLS == "tls" {
-		err = fmt.Errorf("%w; a server that begins without TLS wants tls: starttls", err)
+		err = fmt.Errorf("%w; if the server starts without TLS, set tls: starttls", err)
 	}
 	if err != nil && ctx.Err() != nil && s.spec.TLS != "tls" && limited != nil && limited.left == maxSMTPAnswers {
 		err = fmt.Errorf("%w: %w", errSilent, err)
@@ -195,7 +195,7 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 		if !answered || answer.Code < 400 {
 			return err
 		}
-		s.log.Warn("a recipient of alerts was refused", "error", sanitize(err))
+		s.log.Warn("mail server refused a recipient of alerts", "error", sanitize(err))
 		if refused == nil || !permanent(answer) {
 			refused = err
 		}
@@ -281,7 +281,7 @@ type limitedConn struct {
 
 func (l *limitedConn) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("the server says more than %d bytes", maxSMTPAnswers)
+		return 0, fmt.Errorf("the server sent more than %d bytes", maxSMTPAnswers)
 	}
 	n, err := l.Conn.Read(p[:min(len(p), l.left)])
 	l.left -= n

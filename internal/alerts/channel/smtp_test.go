@@ -288,7 +288,7 @@ func TestMailNeedsTheTLSItWasTold(t *testing.T) {
 	t.Parallel()
 	plain := serveMail(t, "none", nil)
 	wantError(t, send(t, mailConfig(t, plain), plain.spec("starttls")), "STARTTLS")
-	wantError(t, send(t, mailConfig(t, plain), plain.spec("tls")), "wants tls: starttls")
+	wantError(t, send(t, mailConfig(t, plain), plain.spec("tls")), "set tls: starttls")
 	secure := serveMail(t, "starttls", nil)
 	cfg := mailConfig(t, secure)
 	cfg.RootCAs = nil
@@ -374,9 +374,9 @@ func TestMailServerThatIsSilent(t *testing.T) {
 	s := &mailServer{Listener: l}
 	cfg := mailConfig(t, s)
 	cfg.Timeout = 200 * time.Millisecond
-	for mode, hint := range map[string]string{"none": "wants tls: tls", "starttls": "wants tls: tls", "tls": ""} {
+	for mode, hint := range map[string]string{"none": "set tls: tls", "starttls": "set tls: tls", "tls": ""} {
 		err := send(t, cfg, s.spec(mode))
-		if wantError(t, err, "it took more than 200ms", hint); hint == "" && strings.Contains(err.Error(), "wants") {
+		if wantError(t, err, "timed out after 200ms", hint); hint == "" && strings.Contains(err.Error(), "set tls") {
 			t.Errorf("with tls: %s the error is %v", mode, err)
 		}
 	}

@@ -27,7 +27,7 @@ func (m *Maker) webhook(spec *alerts.WebhookSpec) (alerts.Channel, error) {
 		return nil, err
 	}
 	if len(spec.Secrets) == 0 {
-		return nil, errors.New("secrets: a webhook needs one at least, so that its receiver can tell who sent it")
+		return nil, errors.New("secrets: a webhook needs at least one, so that its receiver can verify the sender")
 	}
 	w := &webhook{target: t}
 	for i, secret := range spec.Secrets {
@@ -36,7 +36,7 @@ func (m *Maker) webhook(spec *alerts.WebhookSpec) (alerts.Channel, error) {
 		}
 		signer, err := standardwebhooks.NewWebhookRaw(secret)
 		if err != nil {
-			return nil, fmt.Errorf("secrets: number %d cannot be used", i+1)
+			return nil, fmt.Errorf("secrets: number %d is invalid", i+1)
 		}
 		w.signers = append(w.signers, signer)
 	}

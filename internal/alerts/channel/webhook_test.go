@@ -220,10 +220,10 @@ func TestTargetsThatStall(t *testing.T) {
 	}
 	cfg := config(t)
 	cfg.Timeout = 200 * time.Millisecond
-	wantError(t, send(t, cfg, hook(listen(func(net.Conn) {}))), "it took more than 200ms")
+	wantError(t, send(t, cfg, hook(listen(func(net.Conn) {}))), "timed out after 200ms")
 	wantError(t, send(t, cfg, hook(listen(func(c net.Conn) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Le")
-	}))), "it took more than 200ms")
+	}))), "timed out after 200ms")
 
 	cfg.Timeout = patience
 	wantError(t, send(t, cfg, hook(listen(func(c net.Conn) {
@@ -302,7 +302,7 @@ func TestAnEchoTellsNoSecret(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Content-Length, %s\r\n\r\n",
 		"HTTP/1.1 200 OK\r\n%s\r\n\r\n",
 	} {
-		wantError(t, send(t, config(t), hook(answers(t, answer))), "post to 127.0.0.1", "no proper HTTP")
+		wantError(t, send(t, config(t), hook(answers(t, answer))), "post to 127.0.0.1", "no valid HTTP answer")
 	}
 }
 
