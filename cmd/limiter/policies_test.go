@@ -117,7 +117,7 @@ mail: no: it has no match, so it applies only when it is named
 	limiter(t, "policies", "explain", file, "--tier", "PRO", "-a", "user=7", "-a", "route=chat").want(t, exitDone, "chat: yes: it matches",
 		"note: chat has no tier \"PRO\" (it has pro), so its limits are as they are without one\n")
 	limiter(t, "policies", "explain", file, "--tier", "x", "--policy", "mail", "-a", "email=a", "--hash-key", key).want(t, exitDone, "mail: yes", "")
-	limiter(t, "policies", "explain", file, "--hash-key", key[1:]).want(t, exitUsage, "", "--hash-key: 15 bytes are too few; want 16 or more")
+	limiter(t, "policies", "explain", file, "--hash-key", key[1:]).want(t, exitUsage, "", "--hash-key: 15 bytes is too short; want 16 or more")
 	limiter(t, "policies", "explain", file, "--at", "noon").want(t, exitUsage, "", "--at")
 	limiter(t, "policies", "explain", file, "-a", "user=7", "--json").want(t, exitDone, `"why": "the request has no attribute route"`, "")
 }

@@ -94,11 +94,11 @@ func TestWrongPathsNameTheirFlags(t *testing.T) {
 	file := written(t, "limits.yaml", policyFile)
 	none := filepath.Join(t.TempDir(), "none.yaml")
 	for _, tt := range []struct{ flag, path, message string }{
-		{"--data-dir", file, "limiter: wrong settings: --data-dir: make the data folder: mkdir " + file},
-		{"--data-dir", filepath.Join(file, "data"), "limiter: wrong settings: --data-dir: make the data folder: mkdir " + file},
-		{"--policies", none, "limiter: wrong settings: --policies: read policies: open " + none},
-		{"--policies", filepath.Dir(file), "limiter: wrong settings: --policies: read policies: read "},
-		{"--alerts", none, "limiter: wrong settings: --alerts: read alerts: open " + none},
+		{"--data-dir", file, "limiter: invalid settings: --data-dir: create the data folder: mkdir " + file},
+		{"--data-dir", filepath.Join(file, "data"), "limiter: invalid settings: --data-dir: create the data folder: mkdir " + file},
+		{"--policies", none, "limiter: invalid settings: --policies: read policies: open " + none},
+		{"--policies", filepath.Dir(file), "limiter: invalid settings: --policies: read policies: read "},
+		{"--alerts", none, "limiter: invalid settings: --alerts: read alerts: open " + none},
 	} {
 		limiter(t, "--nats-listen", "127.0.0.1:0", "--http", "off", "--data-dir", t.TempDir(), tt.flag, tt.path).want(t, exitUsage, "", tt.message)
 	}

@@ -154,7 +154,7 @@ func TestAHangUpIsNoEnd(t *testing.T) {
 	if err := self.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	s.log.await(t, "SIGHUP: there is no file to read again")
+	s.log.await(t, "SIGHUP: no file to reload")
 	use(t, s.log.at["nats"], s.log.at["http"])
 	if err := s.stopOne(t); err != nil {
 		t.Errorf("%v\n%s", err, s.log)

@@ -26,7 +26,7 @@ func (l *limiter) loadAlerts(ctx context.Context) error {
 		return nil
 	}
 	if !l.runsAlerts() {
-		l.log.Info("the alerts file is not read here: this limiter makes no alerts, which is the work of an alerter beside workers", "file", l.Alerts)
+		l.log.Info("alerts file not read: alerts run in the alerter, not in this limiter", "file", l.Alerts)
 		return nil
 	}
 	keeper, err := alerts.NewRulesKeeper(ctx, l.Alerts, alerts.FileOptions{}, l.log)
@@ -80,7 +80,7 @@ func (l *limiter) background(part string, run func(ctx context.Context)) {
 		case <-ended:
 			return nil
 		case <-stopping.Done():
-			return fmt.Errorf("it still runs: %w", stopping.Err())
+			return fmt.Errorf("still running: %w", stopping.Err())
 		}
 	})
 }
@@ -90,7 +90,7 @@ func (l *limiter) startSender(c *channels, observer *alertWork) (err error) {
 	if err != nil {
 		return err
 	}
-	l.background("sender of alerts", l.sender.Run)
+	l.background("alert sender", l.sender.Run)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (l *limiter) startConsumer(observer *alertWork) (err error) {
 	if err != nil {
 		return err
 	}
-	l.background("consumer of events", l.consumer.Run)
+	l.background("event consumer", l.consumer.Run)
 	return nil
 }
 
@@ -124,17 +124,17 @@ func (l *limiter) newChannels() (*channels, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.onStop("channels of alerts", func(context.Context) error { maker.Close(); return nil })
+	l.onStop("alert channels", func(context.Context) error { maker.Close(); return nil })
 	events, err := bus.NewAlertEvents(l.events, l.origin())
 	if err != nil {
 		return nil, err
 	}
 	if slices.ContainsFunc(l.alertRules().Channels, func(c alerts.ChannelSpec) bool { return c.Kind == alerts.ChannelNATS }) {
-		l.background("stream of alerts", func(ctx context.Context) {
+		l.background("alerts stream", func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, startTimeout)
 			defer cancel()
 			if err := events.Open(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				l.log.Warn("make the stream of alerts: the next alert tries again", "error", err)
+				l.log.Warn("cannot create the alerts stream; the next alert will retry", "error", err)
 			}
 		})
 	}
@@ -158,7 +158,7 @@ type brokenChannel struct{ err error }
 
 // Send implements [alerts.Channel].
 func (b brokenChannel) Send(context.Context, *alerts.Message) error {
-	return fmt.Errorf("the channel cannot be made: %w", b.err)
+	return fmt.Errorf("cannot set up the channel: %w", b.err)
 }
 
 // named returns the channels of the current rules. One that cannot be made is a brokenChannel until the next reload.
@@ -171,16 +171,16 @@ func (c *channels) named() []deliver.Named {
 	}
 	c.madeFor, c.made = rules, nil
 	for rule, why := range rules.Miscounting() {
-		c.log.Warn("rule of alerts counts wrongly", "rule", rule, "why", why)
+		c.log.Warn("alert rule counts wrongly", "rule", rule, "why", why)
 	}
 	for i := range rules.Channels {
 		spec := &rules.Channels[i]
 		made, err := c.make(spec)
 		if err != nil {
-			c.log.Error("channel of alerts cannot be made", "channel", spec.Name, "error", err)
+			c.log.Error("cannot set up alert channel", "channel", spec.Name, "error", err)
 			made = brokenChannel{err}
 		} else if err := c.checkTarget(spec); err != nil {
-			c.log.Warn("channel of alerts cannot work", "channel", spec.Name, "error", err)
+			c.log.Warn("alert channel cannot work", "channel", spec.Name, "error", err)
 		}
 		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
 	}

@@ -39,14 +39,14 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 			t.Fatalf("in force: %+v", all)
 		}
 		err = all[1].Channel.Send(t.Context(), &alerts.Message{})
-		if err == nil || !strings.Contains(err.Error(), "cannot be made") || !strings.Contains(err.Error(), "secrets") {
+		if err == nil || !strings.Contains(err.Error(), "cannot set up") || !strings.Contains(err.Error(), "secrets") {
 			t.Errorf("the reason is not told: %v", err)
 		}
 		if _, refused := errors.AsType[*alerts.Refusal](err); refused {
 			t.Error("it is not tried again")
 		}
 	}
-	if logged := strings.Count(lines.String(), "cannot be made"); logged != 1 {
+	if logged := strings.Count(lines.String(), "cannot set up"); logged != 1 {
 		t.Errorf("the log tells of it %d times, want once for a file", logged)
 	}
 	now = rules([]byte("0123456789abcdef01234567"))
@@ -70,7 +70,7 @@ func TestARuleThatCountsWronglyIsTold(t *testing.T) {
 	for range 2 {
 		c.named()
 	}
-	if said := lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="rule of alerts counts wrongly" rule=short`) {
+	if said := lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="alert rule counts wrongly" rule=short`) {
 		t.Errorf("the log says\n%s", said)
 	}
 }
@@ -93,7 +93,7 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 		c.named()
 	}
 	said := lines.String()
-	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="channel of alerts cannot work" channel=ops`) ||
+	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `level=WARN msg="alert channel cannot work" channel=ops`) ||
 		!strings.Contains(said, "10.0.0.1 is not a public internet address") || strings.Contains(said, "secret") {
 		t.Errorf("the log says\n%s", said)
 	}

@@ -19,7 +19,7 @@ func TestWaitingForPostgres(t *testing.T) {
 	t.Parallel()
 	full, pooled := errors.New("no session left"), fmt.Errorf("check sessions: %w", postgres.ErrPooled)
 	refused := fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"})
-	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says: "
+	const act = "connect to PostgreSQL at --database-url (DATABASE_URL): "
 	for name, c := range map[string]struct {
 		answers []error // what follows is silence
 		want    error
@@ -29,8 +29,8 @@ func TestWaitingForPostgres(t *testing.T) {
 		"an answer":                {[]error{full, full, nil}, nil, "", `"waiting for PostgreSQL" error="no session left"`},
 		"a pooler of transactions": {[]error{full, pooled}, pooled, pooled.Error(), ""},
 		"in vain":                  {[]error{full}, full, act + "gave up after 30s: no session left", ""},
-		"a wrong password": {[]error{refused}, refused, act + "it refuses the login: gave up after 30s: connect: FATAL: password",
-			`"PostgreSQL refuses the login; trying again" error="connect: FATAL: password`},
+		"a wrong password": {[]error{refused}, refused, act + "login refused: gave up after 30s: connect: FATAL: password",
+			`"PostgreSQL refused the login; will retry" error="connect: FATAL: password`},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), startTimeout)

@@ -19,8 +19,8 @@ type corruptionLog struct {
 }
 
 func (l *limiter) engineObserver() engine.Observer {
-	return corruptionLog{l.metrics, outage.New(l.log, slog.LevelError, "what is stored cannot be read: answering without it",
-		"nothing that cannot be read was asked for lately")}
+	return corruptionLog{l.metrics, outage.New(l.log, slog.LevelError, "stored state cannot be read; answering without it",
+		"no unreadable state was requested recently")}
 }
 
 // StoreFailed implements [engine.Observer].

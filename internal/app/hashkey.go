@@ -21,7 +21,7 @@ const minHashKey = 16
 // checkHashKey returns an error for a key that is set and too short.
 func checkHashKey(key string) error {
 	if n := len(key); n > 0 && n < minHashKey {
-		return fmt.Errorf("%d bytes are too few; want %d or more, such as from: openssl rand -hex 32", n, minHashKey)
+		return fmt.Errorf("%d bytes is too short; want %d or more, such as the output of: openssl rand -hex 32", n, minHashKey)
 	}
 	return nil
 }
@@ -57,13 +57,13 @@ func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 		return nil, fmt.Errorf("read the hash key: %w", err)
 	}
 	if info, err := os.Stat(path); err == nil && runtime.GOOS != "windows" && info.Mode()&0o077 != 0 {
-		log.Warn("the hash key is open to others, who can find by trying what was hashed; chmod 600 it", "file", path,
+		log.Warn("the hash key file is accessible to others, who can use it to guess what was hashed; chmod 600 it", "file", path,
 			"mode", info.Mode().Perm().String())
 	}
 	key := strings.TrimSpace(string(data))
 	if len(key) < minHashKey {
-		return nil, fmt.Errorf("read the hash key: %s has %d bytes; want %d or more: restore it, or remove it for a new one,"+
-			" which starts hashed keys anew", path, len(key), minHashKey)
+		return nil, fmt.Errorf("read the hash key: %s has %d bytes; want %d or more; restore it, or remove it to generate a new one,"+
+			" with which hashed counters start from zero", path, len(key), minHashKey)
 	}
 	return []byte(key), nil
 }
@@ -71,11 +71,11 @@ func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 // logMadeHashKey logs that a key was made. If there is a store already, the earlier key may have been lost.
 func logMadeHashKey(dir, path string, log *slog.Logger) {
 	if _, err := os.Stat(filepath.Join(dir, "limits.db")); err != nil {
-		log.Info("hash key made; back it up", "file", path)
+		log.Info("hash key created; back it up", "file", path)
 		return
 	}
-	log.Warn("hash key made, as there was none beside a store that is older: hashed counters start from zero; if the key was lost, "+
-		"stop, and restore it", "file", path)
+	log.Warn("hash key created, because the existing store had none: hashed counters start from zero; if the key was lost, "+
+		"stop and restore it", "file", path)
 }
 
 // makeHashKey makes a key and writes its file. The data folder is locked, so no other process makes one.
@@ -110,7 +110,7 @@ func (l *limiter) checkFingerprint(key []byte) {
 		return
 	}
 	now := fingerprint(key)
-	l.log.Info("hash key: workers that share their counters log the same", "fingerprint", now)
+	l.log.Info("hash key loaded; workers that share counters must log the same fingerprint", "fingerprint", now)
 	if l.DatabaseURL != "" {
 		return
 	}
@@ -121,14 +121,14 @@ func (l *limiter) checkFingerprint(key []byte) {
 	case err == nil && before == now:
 		return
 	case err == nil:
-		l.log.Error("the hash key is another than before: hashed counters start from zero; if that is a mistake, stop, and restore the key",
+		l.log.Error("the hash key has changed: hashed counters start from zero; if that is a mistake, stop and restore the old key",
 			"fingerprint", now, "before", before)
 	case !errors.Is(err, fs.ErrNotExist):
-		l.log.Warn("read the fingerprint of the hash key: whether it is the same as before is not known", "error", err)
+		l.log.Warn("cannot read the hash key fingerprint: not known whether the key has changed", "error", err)
 	}
 	// Keep the new fingerprint: from now on counters are made with this key, and a return to the old one would start them
 	// from zero as well.
 	if err := writeFileAtomic(l.DataDir, path, []byte(now+"\n")); err != nil {
-		l.log.Warn("write the fingerprint of the hash key: the next start does not notice another", "error", err)
+		l.log.Warn("cannot write the hash key fingerprint: the next start will not notice a changed key", "error", err)
 	}
 }

@@ -73,16 +73,16 @@ func TestAHashKeyThatIsLostOrAnotherIsTold(t *testing.T) {
 	}{
 		{"a new folder", func() {}, ""},
 		{"the next start", func() { must(os.WriteFile(in("limits.db"), nil, 0o600)) }, ""},
-		{"open to a group", func() { must(os.Chmod(in("hash.key"), 0o640)) }, "level=WARN msg=\"the hash key is open to others"},
+		{"open to a group", func() { must(os.Chmod(in("hash.key"), 0o640)) }, "level=WARN msg=\"the hash key file is accessible to others"},
 		{"lost", func() {
 			var err error
 			one, err = os.ReadFile(in("hash.key"))
 			must(err)
 			must(os.Remove(in("hash.key")))
-		}, "level=WARN msg=\"hash key made, as there was none"},
+		}, "level=WARN msg=\"hash key created, because the existing store had none"},
 		{"kept", func() {}, ""},
-		{"restored late", func() { must(os.WriteFile(in("hash.key"), one, 0o600)) }, "level=ERROR msg=\"the hash key is another than before"},
-		{"set to another", func() { o.HashKey = strings.Repeat("k", minHashKey) }, "level=ERROR msg=\"the hash key is another than before"},
+		{"restored late", func() { must(os.WriteFile(in("hash.key"), one, 0o600)) }, "level=ERROR msg=\"the hash key has changed"},
+		{"set to another", func() { o.HashKey = strings.Repeat("k", minHashKey) }, "level=ERROR msg=\"the hash key has changed"},
 	} {
 		c.before()
 		var lines strings.Builder
@@ -96,7 +96,7 @@ func TestAHashKeyThatIsLostOrAnotherIsTold(t *testing.T) {
 		if key := strings.TrimSpace(string(one)); key != "" && strings.Contains(said, key) {
 			t.Errorf("%s: the key is in the log", c.name)
 		}
-		if c.name == "a new folder" && !strings.Contains(said, "hash key made; back it up\" file="+in("hash.key")) {
+		if c.name == "a new folder" && !strings.Contains(said, "hash key created; back it up\" file="+in("hash.key")) {
 			t.Errorf("nothing tells of the key that was made:\n%s", said)
 		}
 	}

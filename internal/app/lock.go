@@ -17,11 +17,11 @@ func (l *limiter) lockDataDir(context.Context) error {
 		return nil
 	}
 	if err := os.MkdirAll(l.DataDir, 0o700); err != nil {
-		return pathError("--data-dir", fmt.Errorf("make the data folder: %w", err))
+		return pathError("--data-dir", fmt.Errorf("create the data folder: %w", err))
 	}
 	lock, err := lockFile(filepath.Join(l.DataDir, "limits.lock"))
 	if err != nil {
-		return pathError("--data-dir", fmt.Errorf("take the data folder %s: %w", l.DataDir, err))
+		return pathError("--data-dir", fmt.Errorf("lock the data folder %s: %w", l.DataDir, err))
 	}
 	l.onStop("data folder", func(context.Context) error { return lock.Close() })
 	return nil
@@ -34,6 +34,6 @@ func errInUse(lockPath string) error {
 	if pid := strings.TrimSpace(string(text)); pid != "" && runtime.GOOS != "windows" {
 		owner += " (pid " + pid + ")"
 	}
-	return fmt.Errorf("%s is using it (lock %s); stop that one, or choose another data folder, "+
-		"or share a PostgreSQL database and a NATS server among workers", owner, lockPath)
+	return fmt.Errorf("%s is using it (lock %s); stop it, or choose another data folder, "+
+		"or let the workers share a PostgreSQL database and a NATS server", owner, lockPath)
 }

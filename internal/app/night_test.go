@@ -141,7 +141,7 @@ func TestQuotaCheck(t *testing.T) {
 		}
 		plantStale(t, s)
 		if run, err = r.RunNow(t.Context(), "quota-check"); err != nil || run.Outcome != jobs.Failed ||
-			!strings.HasPrefix(run.Error, "1 do not read as zero; the first is calls of k00007: its window ended at ") {
+			!strings.HasPrefix(run.Error, "quotas that do not read as zero after their reset: 1; the first is calls of k00007: its window ended at ") {
 			t.Errorf("%+v, %v", run, err)
 		}
 		kept, found, err := s.LastRun(t.Context(), "quota-check")

@@ -78,7 +78,7 @@ type Options struct {
 }
 
 // ErrOptions is the error for invalid options. Nothing was started.
-var ErrOptions = errors.New("wrong settings")
+var ErrOptions = errors.New("invalid settings")
 
 // check parses OnError and reports every mistake that can be found without connecting to a server and without
 // reading a file.

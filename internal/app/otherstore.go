@@ -19,7 +19,7 @@ const (
 	otherStoreTTL = announceEvery * 3 / 2
 )
 
-var errOtherStore = errors.New("another limiter on this NATS counts in another store; the log names it")
+var errOtherStore = errors.New("another limiter on this NATS uses a different store; the log names it")
 
 // watchStores detects that another limiter answers the same requests from another store. NATS hands each request to
 // one of them, so together they admit twice what a limit allows, and a key or an override of one is unknown to the
@@ -41,7 +41,7 @@ func (l *limiter) watchStores(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.background("announcements of the store", func(ctx context.Context) { l.announceStore(ctx, stores, others) })
+	l.background("store announcements", func(ctx context.Context) { l.announceStore(ctx, stores, others) })
 	return nil
 }
 
@@ -70,8 +70,8 @@ func (l *limiter) announceStore(ctx context.Context, stores *bus.Announcer, othe
 				continue
 			}
 			logged[other] = time.Now()
-			l.log.Error("another limiter on this NATS counts in another store: each of them admits what a limit allows; "+
-				"give all of them one DATABASE_URL, or each a NATS server or account of its own", "own", l.storeID, "other", other)
+			l.log.Error("another limiter on this NATS uses a different store: each of them admits up to the limit; "+
+				"give all of them the same DATABASE_URL, or each its own NATS server or account", "own", l.storeID, "other", other)
 			announce()
 		}
 	}

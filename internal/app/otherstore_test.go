@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-const otherStore = "counts in another store"
+const otherStore = "uses a different store"
 
 // serving runs a limiter on a NATS server, and returns its log when it is ready.
 func serving(t *testing.T, natsURL, databaseURL string) *watcher {

@@ -58,7 +58,7 @@ func watchFile[T any](l *limiter, what, path string, k *yamlfile.Keeper[T],
 			case <-ctx.Done():
 				return
 			case <-hup:
-				l.log.Info("SIGHUP: reading the "+what, "file", path)
+				l.log.Info("SIGHUP: reloading the "+what, "file", path)
 				_ = reload() // it logs its error
 			}
 		}
@@ -87,7 +87,7 @@ func (l *limiter) handleHangUps() (stop func()) {
 		defer close(done)
 		for range hup {
 			if l.Policies == "" && l.Alerts == "" {
-				l.log.Info("SIGHUP: there is no file to read again")
+				l.log.Info("SIGHUP: no file to reload")
 			}
 		}
 	}()

@@ -104,8 +104,8 @@ func TestPoliciesThatDoNotStart(t *testing.T) {
 		"PostgreSQL without a hash key": {func(t *testing.T, o *Options) {
 			o.Policies, o.DatabaseURL = writeFile(t, hashing(1)), "postgres://127.0.0.1:1/x"
 		}, "needs a hash key; start with --hash-key or HASH_KEY, the same on all workers"},
-		"short hash key":              {func(t *testing.T, o *Options) { o.Policies, o.HashKey = writeFile(t, hashing(1)), "secret" }, "--hash-key: 6 bytes are too few"},
-		"short hash key, no policies": {func(t *testing.T, o *Options) { o.HashKey = "secret" }, "--hash-key: 6 bytes are too few"},
+		"short hash key":              {func(t *testing.T, o *Options) { o.Policies, o.HashKey = writeFile(t, hashing(1)), "secret" }, "--hash-key: 6 bytes is too short"},
+		"short hash key, no policies": {func(t *testing.T, o *Options) { o.HashKey = "secret" }, "--hash-key: 6 bytes is too short"},
 		"damaged hash key": {func(t *testing.T, o *Options) {
 			o.Policies = writeFile(t, hashing(1))
 			if err := os.MkdirAll(o.DataDir, 0o700); err != nil {

@@ -48,7 +48,7 @@ func (q *quotaCheck) run(ctx context.Context) (string, error) {
 			q.after = engine.CounterID{}
 			return f.note(), f.error()
 		case time.Now().After(end):
-			return f.note() + "; the next run goes on", f.error()
+			return f.note() + "; the next run continues", f.error()
 		}
 		select {
 		case <-ctx.Done():
@@ -72,7 +72,7 @@ func (f *findings) add(page *engine.QuotaPage, log *slog.Logger) {
 			f.first = s
 		}
 		if f.stale++; f.stale <= maxStaleLogged {
-			log.Error("a quota past its reset does not read as zero; limiter reset KEY removes it",
+			log.Error("a quota past its reset does not read as zero; remove it with: limiter reset KEY",
 				"key", s.Key, "name", s.Label(), "policy", s.PolicyPart(), "error", s.Err)
 		}
 	}
@@ -86,5 +86,5 @@ func (f *findings) error() error {
 	if f.stale == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d do not read as zero; the first is %s of %s: %w", f.stale, f.first.Label(), f.first.Key, f.first.Err)
+	return fmt.Errorf("quotas that do not read as zero after their reset: %d; the first is %s of %s: %w", f.stale, f.first.Label(), f.first.Key, f.first.Err)
 }

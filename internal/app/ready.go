@@ -14,7 +14,7 @@ import (
 func (l *limiter) ready(ctx context.Context) map[string]error {
 	starting := errors.New("starting")
 	if part := l.startingPart.Load().(string); part != "" {
-		return map[string]error{part: errors.New("not reached yet; the log says why"), "service": starting}
+		return map[string]error{part: errors.New("not connected yet; see the log"), "service": starting}
 	}
 	natsHealth := make(chan error, 1)
 	go func() { natsHealth <- bus.Healthy(ctx, l.requests) }()
@@ -34,7 +34,7 @@ func (l *limiter) storeHealthy(ctx context.Context) error {
 		return err
 	}
 	if err := l.engine.Failure(); err != nil {
-		return fmt.Errorf("answering without it: %w", err)
+		return fmt.Errorf("requests are answered without it: %w", err)
 	}
 	if at := l.otherStoreSeen.Load(); at > 0 && time.Since(time.Unix(0, at)) < otherStoreTTL {
 		return errOtherStore

@@ -191,7 +191,7 @@ func TestAStartThatWaitsAnswersHealthChecks(t *testing.T) {
 					t.Errorf("/livez: %d %s", status, body)
 				}
 				status, body := get(t, "http://"+o.HTTPAddr+"/readyz")
-				if status != 503 || !strings.Contains(body, `"`+c.awaited+`":"not reached yet; the log says why"`) {
+				if status != 503 || !strings.Contains(body, `"`+c.awaited+`":"not connected yet; see the log"`) {
 					t.Errorf("/readyz: %d %s", status, body)
 				}
 				stop()

@@ -207,7 +207,7 @@ func (l *limiter) startNATS(ctx context.Context) (err error) {
 func (l *limiter) warnUnusedSettings() {
 	if l.NATSURL != "" {
 		if l.NATSListen != "" && l.NATSListen != bus.DefaultListen {
-			l.log.Warn("--nats-listen (NATS_LISTEN) is not used: with --nats-url (NATS_URL) no NATS server is embedded", "nats-listen", l.NATSListen)
+			l.log.Warn("--nats-listen (NATS_LISTEN) is ignored: with --nats-url (NATS_URL) no NATS server is embedded", "nats-listen", l.NATSListen)
 		}
 		return
 	}
@@ -221,7 +221,7 @@ func (l *limiter) warnUnusedSettings() {
 		}
 	}
 	if len(unused) > 0 {
-		l.log.Warn("settings for --nats-url are not used: without it the NATS server is embedded", "settings", strings.Join(unused, ", "))
+		l.log.Warn("settings for --nats-url are ignored: without it the NATS server is embedded", "settings", strings.Join(unused, ", "))
 	}
 }
 
@@ -302,7 +302,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// workers decide, nothing says which of the two another worker handles first. The answers to consume and check do not go
 	// over nats.go, so they may overtake a broadcast about a counter that the request freed or whose lease it ended.
 	forget := bus.NewForgetter(l.requests, l.log)
-	storeOutage := outage.New(l.log, slog.LevelError, "the store fails: answering without it", "the store answers again")
+	storeOutage := outage.New(l.log, slog.LevelError, "the store is failing; answering without it", "the store has recovered")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,

@@ -271,7 +271,7 @@ func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			o.NATSListen = listen
 			log := running(t, Run, o).log.String()
-			if n := strings.Count(log, "--nats-listen (NATS_LISTEN) is not used"); n != warnings {
+			if n := strings.Count(log, "--nats-listen (NATS_LISTEN) is ignored"); n != warnings {
 				t.Errorf("%d warnings; want %d\n%s", n, warnings, log)
 			}
 		})
@@ -290,7 +290,7 @@ func TestAnEmbeddedServerNeedsNoCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := running(t, Run, o).log.String()
-	if n := strings.Count(log, "settings for --nats-url are not used"); n != 1 ||
+	if n := strings.Count(log, "settings for --nats-url are ignored"); n != 1 ||
 		!strings.Contains(log, "[settings:--nats-creds (NATS_CREDS), --nats-tls-ca (NATS_TLS_CA)]") {
 		t.Errorf("%d warnings\n%s", n, log)
 	}

@@ -67,7 +67,7 @@ func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
 // TestAPartThatIsWaitedForIsNamed: the stop waits for SQLite as long as it takes, but not for PostgreSQL.
 func TestAPartThatIsWaitedForIsNamed(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[string]string{"sqlite": "WARN still stopping", "postgres": "WARN the store was left open"} {
+	for kind, want := range map[string]string{"sqlite": "WARN still stopping", "postgres": "WARN the store was not closed"} {
 		synctest.Test(t, func(t *testing.T) {
 			log, hanging := newWatcher(), &hangingStore{end: make(chan struct{})}
 			l := &limiter{log: slog.New(log), store: hanging}

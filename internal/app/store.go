@@ -60,7 +60,7 @@ func (l *limiter) closeStore(ctx context.Context) error {
 	select {
 	case <-closed:
 	case <-ctx.Done():
-		l.log.Warn("the store was left open: PostgreSQL does not answer in time")
+		l.log.Warn("the store was not closed: PostgreSQL did not answer in time")
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func (l *limiter) openPostgres(ctx context.Context) (store, error) {
 // waitForPostgres retries a probe of the server until it succeeds, until ctx is done, or until it fails with an error
 // that waiting cannot cure.
 func (l *limiter) waitForPostgres(ctx context.Context, probe func(context.Context) error) error {
-	const act = "connect to PostgreSQL as --database-url (DATABASE_URL) says"
+	const act = "connect to PostgreSQL at --database-url (DATABASE_URL)"
 	var cause error
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := probe(ctx)
@@ -103,7 +103,7 @@ func (l *limiter) waitForPostgres(ctx context.Context, probe func(context.Contex
 			cause = err
 		}
 		if postgres.LoginRefused(err) { // the role or the database may be about to be created
-			l.log.Warn("PostgreSQL refuses the login; trying again", "error", err)
+			l.log.Warn("PostgreSQL refused the login; will retry", "error", err)
 		} else {
 			l.log.Warn("waiting for PostgreSQL", "error", err)
 		}
@@ -113,7 +113,7 @@ func (l *limiter) waitForPostgres(ctx context.Context, probe func(context.Contex
 				return fmt.Errorf("%s: %w", act, cause)
 			}
 			if postgres.LoginRefused(cause) {
-				return fmt.Errorf("%s: it refuses the login: gave up after %s: %w", act, startTimeout, cause)
+				return fmt.Errorf("%s: login refused: gave up after %s: %w", act, startTimeout, cause)
 			}
 			return fmt.Errorf("%s: gave up after %s: %w", act, startTimeout, cause)
 		case <-time.After(wait):

@@ -61,7 +61,7 @@ func Start(o app.Options) (natsURL string, stop func() error, err error) {
 		return natsURL, func() error { cancel(); return <-ended }, nil
 	case err = <-ended:
 		if err == nil {
-			err = errors.New("it ended before it was ready")
+			err = errors.New("the limiter ended before it was ready")
 		}
 	case <-time.After(Patience):
 		err = fmt.Errorf("not ready after %s", Patience)
