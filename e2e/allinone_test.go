@@ -199,7 +199,7 @@ func TestAKeyThatNobodyReadIsTold(t *testing.T) {
 		create.Stdout, create.Stderr = write, &stderr
 		err = create.Run()
 		write.Close()
-		if err == nil || !strings.Contains(stderr.String(), "was made and could not be written") || !strings.Contains(stderr.String(), "limiter keys revoke ") {
+		if err == nil || !strings.Contains(stderr.String(), "was created but could not be printed") || !strings.Contains(stderr.String(), "limiter keys revoke ") {
 			t.Errorf("%q: %v: %s", more, err, stderr.String())
 		}
 	}

@@ -56,8 +56,8 @@ Ask it over NATS: limiter alerts list, limiter alerts test-send, limiter jobs li
 
 func (c *command) Validate() error {
 	if c.NATSURL == "" || c.DatabaseURL == "" {
-		return errors.New("--nats-url and --database-url are needed: an alerter works beside limiters that have both;" +
-			" a limiter without them has its alerter inside")
+		return errors.New("--nats-url and --database-url are required: an alerter works for limiters that use both;" +
+			" a limiter without them runs its own alerter")
 	}
 	return errors.Join(settings.CheckAddress("--http", c.HTTP, "127.0.0.1:8081", "off"), c.NATS.Validate(), c.Jobs.Validate())
 }
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 	help := &output{to: out}
 	defer func() {
 		if help.err != nil { // of --help or --version
-			fmt.Fprintf(log, "alerter: the output is not complete: %v\n", help.err)
+			fmt.Fprintf(log, "alerter: the output is incomplete: %v\n", help.err)
 			status = exitError
 		}
 	}()

@@ -18,7 +18,7 @@ func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 	for _, flag := range []string{"--help", "--version"} {
 		var log bytes.Buffer
 		if status := run(t.Context(), []string{flag}, full{}, &log); status != exitError ||
-			log.String() != "alerter: the output is not complete: no space left on device\n" {
+			log.String() != "alerter: the output is incomplete: no space left on device\n" {
 			t.Errorf("%s: status %d, err %q", flag, status, &log)
 		}
 	}

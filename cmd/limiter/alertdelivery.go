@@ -75,7 +75,7 @@ Examples:
 
 func (c *alertsTestSendCmd) Validate() error {
 	if c.Wait < 0 {
-		return fmt.Errorf("--wait: %v is below 0; want 0 to not wait, or one such as 10s", c.Wait)
+		return fmt.Errorf("--wait: %v is below 0; want 0 for no wait, or one such as 10s", c.Wait)
 	}
 	return c.clientFlags.Validate()
 }
@@ -108,7 +108,7 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 		return fmt.Errorf("test %s was sent: %w; see: limiter alerts show %[1]s", test.ID, err)
 	}
 	if failed := unsent(details.Deliveries); len(failed) > 0 {
-		return fmt.Errorf("test %s: not taken by %s; see: limiter alerts show %[1]s", test.ID, strings.Join(failed, ", "))
+		return fmt.Errorf("test %s: not delivered to %s; see: limiter alerts show %[1]s", test.ID, strings.Join(failed, ", "))
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func (c *alertsDeadCmd) Run(s *session) error {
 		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
 	}
 	if len(page.Poison) > 0 {
-		fmt.Fprintln(s.out, "\nmessages that could not be taken:")
+		fmt.Fprintln(s.out, "\nmessages that could not be processed:")
 		t := newTable(s.out, "SEQUENCE", "SUBJECT", "AT", "REASON", "DATA")
 		for i := range page.Poison {
 			p := &page.Poison[i]
@@ -228,7 +228,7 @@ type alertsReplayCmd struct {
 	ID      string `arg:"" optional:"" name:"id" help:"The id of a delivery; see: limiter alerts dead."`
 	Channel string `placeholder:"C" help:"Replay all dead letters of a channel, and enable it."`
 	All     bool   `help:"Replay all dead letters, and enable all channels."`
-	Yes     bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
+	Yes     bool   `short:"y" help:"Do not ask; needed for --all when standard input is not a terminal."`
 }
 
 func (*alertsReplayCmd) Help() string {
@@ -263,7 +263,7 @@ func (c *alertsReplayCmd) Run(s *session) error {
 // confirm asks before everything is sent again.
 func (c *alertsReplayCmd) confirm(s *session) error {
 	if !s.inTTY {
-		return usageError("replay of all dead letters: standard input is no terminal to ask on; say --yes")
+		return usageError("replay all dead letters: cannot ask for confirmation, because standard input is not a terminal; pass --yes")
 	}
 	return s.confirm("replay all dead letters of all channels?", "nothing was replayed")
 }

@@ -154,13 +154,13 @@ func printTotals(s *session, p *app.AlertPreview, since time.Time) {
 			users[p.Alerts[i].User] = true
 		}
 	}
-	fmt.Fprintf(s.out, "%s since %s, %d taken by a rule: %s, %d sent, %d held for the digests of %s; %s held back while the limit was exceeded\n",
+	fmt.Fprintf(s.out, "%s since %s, %d matched by a rule: %s, %d sent, %d held for the digests of %s; %s held back while the limit was exceeded\n",
 		count(p.Events, "event"), since.In(s.now().Location()).Format(time.DateTime), p.Matched,
 		count(int64(len(p.Alerts)), "alert"), p.Sent, p.Held, count(int64(len(users)), "user"), count(p.Withheld, "warning"))
 	if p.Unreadable > 0 {
 		fmt.Fprintf(s.err, "limiter: %s could not be read as events\n", count(int64(p.Unreadable), "message"))
 	}
 	if p.Left > 0 {
-		fmt.Fprintf(s.err, "limiter: %d later events were not read; say a higher --max\n", p.Left)
+		fmt.Fprintf(s.err, "limiter: %d later events were not read; raise --max\n", p.Left)
 	}
 }

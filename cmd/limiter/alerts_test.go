@@ -64,7 +64,7 @@ func TestAlertsTables(t *testing.T) {
 				"log      log      -          0        -        in use\n"},
 		{limits.SubjectAlertsDead, "dead --channel c", `{"deliveries":[],"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad",` +
 			`"data":"/3s=","at":1772362800000}]}`, `{"channel":"c","max":50}`,
-			"no dead letters\n\nmessages that could not be taken:\nSEQUENCE  SUBJECT         AT                   REASON  DATA\n" +
+			"no dead letters\n\nmessages that could not be processed:\nSEQUENCE  SUBJECT         AT                   REASON  DATA\n" +
 				"5         limits.warning  2026-03-01 12:00:00  bad     \"\\xff{\"\n"},
 		{limits.SubjectAlertsReplay, "replay --channel c", `{"replayed":2}`, `{"channel":"c"}`, "replayed 2 dead letters\n"},
 		{limits.SubjectAlertsReplay, "replay --all --yes", `{"replayed":1}`, `{"all":true}`, "replayed 1 dead letter\n"},
@@ -124,7 +124,7 @@ func TestTestSendWaitsForTheEnd(t *testing.T) {
 	send("--json").want(t, exitDone, `"state": "sent"`, "")
 	outcome = `"state":"waiting","attempts":1,"error":"500 Internal Server Error"`
 	failed := send()
-	failed.want(t, exitError, "500 Internal Server Error", "test T1: not taken by log; see: limiter alerts show T1")
+	failed.want(t, exitError, "500 Internal Server Error", "test T1: not delivered to log; see: limiter alerts show T1")
 }
 
 // TestTestSendTellsWhyNobodyTried: a failing channel tries nothing for a while, and its waiting deliveries have no error yet.
@@ -138,8 +138,8 @@ func TestTestSendTellsWhyNobodyTried(t *testing.T) {
 	respondAt(t, url, limits.SubjectAlertsChannels, text(`{"channels":[{"name":"ops","kind":"webhook","host":"10.0.0.1","waiting":2,`+
 		`"breaker":"open","lastError":"refused: 10.0.0.1"},{"name":"log","kind":"log","waiting":1}]}`))
 	i := limiter(t, "alerts", "test-send", "--wait", "0s", "--nats-url", url)
-	i.want(t, exitError, "not tried yet: channel fails: refused: 10.0.0.1\n", "test T1: not taken by ops, log")
-	i.want(t, exitError, "not tried yet\n", "test T1: not taken by ops, log")
+	i.want(t, exitError, "not tried yet: channel fails: refused: 10.0.0.1\n", "test T1: not delivered to ops, log")
+	i.want(t, exitError, "not tried yet\n", "test T1: not delivered to ops, log")
 }
 
 // TestAnInterruptedTestSendSaysWhatIsKnown: the test is sent in any case, and its id is needed to look at the result.
@@ -178,17 +178,17 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 		"alerts silences --max 0":                         "--max: 0 is not between 1 and 1000",
 		"alerts silences --max 1001":                      "--max: 1001 is not between",
 		"alerts show":                                     "<id>",
-		"alerts silence --for 1h --reason r":              "one of --rule, --policy, --key and --user is needed",
-		"alerts silence --user 7 --reason r":              "--for or --until is needed",
+		"alerts silence --for 1h --reason r":              "one of --rule, --policy, --key and --user is required",
+		"alerts silence --user 7 --reason r":              "--for or --until is required",
 		"alerts silence --user 7 --for 1h":                "--reason",
 		"alerts silence --user 7 --for 367d --reason r":   "--for: a silence lasts at most 366 days",
-		"alerts replay":                                   "one of ID, --channel and --all is needed",
+		"alerts replay":                                   "one of ID, --channel and --all is required",
 		"alerts replay x --all":                           "one of ID, --channel and --all is enough",
-		"alerts replay --all":                             "say --yes",
+		"alerts replay --all":                             "pass --yes",
 		"alerts test-send --wait=-1s":                     "--wait: -1s is below 0",
 		"alerts preview --max 0":                          "--max: 0 is not between",
 		"watch --type limits.consume":                     `--type: "limits.consume" is not one of limits.warning`,
-		"alerts silence --user 7 --for 0h --reason again": "is no span above 0",
+		"alerts silence --user 7 --for 0h --reason again": "is not a duration above 0",
 	} {
 		limiter(t, strings.Fields(args)...).want(t, exitUsage, "", message)
 	}
@@ -224,7 +224,7 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	}
 	i := preview()
 	i.want(t, exitDone, "  7     30      20    10    150\n", "")
-	i.want(t, exitDone, "30 taken by a rule: 30 alerts, 20 sent, 10 held for the digests of 1 user; 0 warnings held back", "")
+	i.want(t, exitDone, "30 matched by a rule: 30 alerts, 20 sent, 10 held for the digests of 1 user; 0 warnings held back", "")
 	preview("--list").want(t, exitDone, "held: throttle", "")
 	var p struct {
 		Events, Sent, Held int
@@ -234,9 +234,9 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// No key reaches the threshold of its rule; its secret is not needed.
-	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 taken by a rule: 0 alerts, 0 sent", "")
+	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 matched by a rule: 0 alerts, 0 sent", "")
 	preview(filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
-	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; say a higher --max")
+	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; raise --max")
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "there is no stream LIMITS on this NATS server")
 }
 

@@ -34,9 +34,9 @@ Examples:
 func (c *alertsSilenceCmd) Validate() error {
 	switch {
 	case c.Rule+c.Policy+c.Key+c.User == "":
-		return errors.New("one of --rule, --policy, --key and --user is needed; --rule '*' silences every alert")
+		return errors.New("one of --rule, --policy, --key and --user is required; --rule '*' silences every alert")
 	case c.For == 0 && time.Time(c.Until).IsZero():
-		return errors.New("--for or --until is needed: a silence without an end would be forgotten")
+		return errors.New("--for or --until is required: a silence without an end would be forgotten")
 	case c.For > limits.MaxSilenceMillis*spanFlag(time.Millisecond):
 		return fmt.Errorf("--for: a silence lasts at most %d days", limits.MaxSilenceMillis/(24*time.Hour).Milliseconds())
 	}

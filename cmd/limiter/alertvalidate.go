@@ -31,7 +31,7 @@ func (c *alertsValidateCmd) Run(s *session) error {
 		return usageError(err.Error())
 	}
 	var hash string
-	rules, err := await(s, c.File+" was not read to its end", func() (rules *app.AlertRules, err error) {
+	rules, err := await(s, c.File+" was not read to the end", func() (rules *app.AlertRules, err error) {
 		rules, hash, err = app.LoadAlerts(c.File, c.Secrets)
 		return rules, err
 	})

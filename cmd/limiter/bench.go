@@ -45,9 +45,9 @@ each check: if it shares the machine with the service, the service does not have
 func (c *benchCmd) Validate() error {
 	switch {
 	case c.Connections < 1:
-		return fmt.Errorf("--connections: %d is below 1; want one such as 1", c.Connections)
+		return fmt.Errorf("--connections: %d is below 1; want 1 or more", c.Connections)
 	case c.InFlight < c.Connections:
-		return fmt.Errorf("--in-flight: %d is below the %d of --connections: each connection needs one", c.InFlight, c.Connections)
+		return fmt.Errorf("--in-flight: %d is below --connections (%d); each connection needs at least one", c.InFlight, c.Connections)
 	case c.InFlight > 1_000_000:
 		return fmt.Errorf("--in-flight: %d is above 1000000", c.InFlight)
 	case c.Keys < 1 || c.Keys > 1_000_000_000:

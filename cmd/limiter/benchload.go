@@ -74,7 +74,7 @@ func newLoad(subject string, anyAnswer bool, keys int) *load {
 func (l *load) add(nc *nats.Conn, n int, r limits.Request) error {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("write request: %w", err)
+		return fmt.Errorf("encode request: %w", err)
 	}
 	c := &connection{
 		load: l, nc: nc, inbox: nc.NewInbox() + ".", slots: make([]slot, n), drained: make(chan struct{}),

@@ -55,12 +55,12 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	select {
 	case <-connected:
 	case <-s.ctx.Done(): // the process ends, and with it the goroutine
-		return nil, fmt.Errorf("interrupted: not connected to %s", redact.Servers(to))
+		return nil, fmt.Errorf("interrupted while connecting to %s", redact.Servers(to))
 	}
 	if err != nil {
 		hint := "is a limiter running? start one with: limiter"
 		if !errors.Is(err, nats.ErrNoServers) {
-			hint = "look at NATS_URL (--nats-url) and the other --nats-* settings"
+			hint = "check NATS_URL (--nats-url) and the other --nats-* settings"
 		}
 		return nil, fmt.Errorf("connect to %s: %s; %s", redact.Servers(to), redact.Error(err), hint)
 	}

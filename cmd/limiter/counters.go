@@ -77,7 +77,7 @@ type resetCmd struct {
 	Prefix string `placeholder:"P" help:"Reset every key that begins with P."`
 	All    bool   `help:"Reset everything."`
 	DryRun bool   `name:"dry-run" help:"Count what would be reset, and reset nothing."`
-	Yes    bool   `short:"y" help:"Do not ask; needed for --all when standard input is no terminal."`
+	Yes    bool   `short:"y" help:"Do not ask; needed for --all when standard input is not a terminal."`
 }
 
 func (*resetCmd) Help() string {
@@ -98,11 +98,11 @@ func oneOf(names string, given ...bool) error {
 	}
 	switch n {
 	case 0:
-		return fmt.Errorf("one of %s is needed", names)
+		return fmt.Errorf("one of %s is required", names)
 	case 1:
 		return nil
 	}
-	return fmt.Errorf("one of %s is enough: leave out the others", names)
+	return fmt.Errorf("only one of %s is allowed; leave out the others", names)
 }
 
 func (c *resetCmd) Validate() error {
@@ -111,7 +111,7 @@ func (c *resetCmd) Validate() error {
 
 func (c *resetCmd) Run(s *session) error {
 	if c.All && !c.DryRun && !c.Yes && !s.inTTY {
-		return usageError("reset of everything: standard input is no terminal to ask on; say --yes (or --dry-run)")
+		return usageError("reset everything: cannot ask for confirmation, because standard input is not a terminal; pass --yes (or --dry-run)")
 	}
 	nc, err := c.connect(s, "reset")
 	if err != nil {

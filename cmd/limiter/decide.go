@@ -57,15 +57,15 @@ func (f *decideFlags) checkForm() error {
 	inline := f.request().LimitSpec != limits.LimitSpec{}
 	switch {
 	case f.Request != "" && (inline || f.given() || f.Cost != nil || f.ID != ""):
-		return errors.New("--request is the whole request: leave out KEY, the flags of limits and policies, --cost and --id, and write what they say into the JSON")
+		return errors.New("--request is the whole request: leave out KEY, the limit and policy flags, --cost and --id, and put their values in the JSON")
 	case f.Request != "":
 		return nil
 	case f.given() && inline:
-		return errors.New("--policy, --tier and -a stand for KEY and the flags of a limit: leave those out, the policy has them")
+		return errors.New("--policy, --tier and -a replace KEY and the limit flags; leave those out, the policy defines them")
 	case f.given() && f.Policy == "" && len(f.Attributes) == 0:
-		return errors.New("--tier needs --policy or -a beside it")
+		return errors.New("--tier requires --policy or -a")
 	case !f.given() && (f.Key == "" || f.Limit < 1 || f.Window == ""):
-		return errors.New("KEY, --limit (1 or more) and --window are needed, or --policy or -a, or --request")
+		return errors.New("KEY, --limit (1 or more) and --window are required, or --policy or -a, or --request")
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (c *healthcheckCmd) Run(s *session) error {
 	// http.DefaultClient would use a proxy from the environment, and follow redirects of another service.
 	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("healthcheck: %w; does a limiter run there? its --http (HTTP_ADDR) is what --http has to be here", err)
+		return fmt.Errorf("healthcheck: %w; is a limiter running there? pass its --http (HTTP_ADDR) address as --http", err)
 	}
 	defer answer.Body.Close()
 	reason, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // if it fails, the status is enough
@@ -63,7 +63,7 @@ func (c *healthcheckCmd) Run(s *session) error {
 // dialable turns a listen address into one to connect to: an unspecified host, as in ":8080", becomes 127.0.0.1.
 func dialable(listen string) (string, error) {
 	if listen == "off" {
-		return "", errors.New("healthcheck: --http is off; there is nothing to ask")
+		return "", errors.New("healthcheck: --http is off, so there is nothing to check")
 	}
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -84,7 +84,7 @@ func (c *jobsRunCmd) Run(s *session) error {
 		return fmt.Errorf("run job %s on %s: %s: %s", r.Job, r.Replica, r.Outcome, note(r))
 	case c.JSON:
 	case r.Outcome == "running":
-		fmt.Fprintf(s.out, "%s runs on %s; see: limiter jobs history %s\n", r.Job, r.Replica, r.Job)
+		fmt.Fprintf(s.out, "%s is running on %s; see: limiter jobs history %s\n", r.Job, r.Replica, r.Job)
 	default:
 		fmt.Fprintf(s.out, "%s: done in %s on %s: %s\n", r.Job, took(r), r.Replica, dash(note(r)))
 	}

@@ -57,12 +57,12 @@ func (c *keysCreateCmd) Run(s *session) error {
 		return err
 	}
 	if !c.JSON {
-		fmt.Fprintf(s.err, "API key %s of user %s, expires: %s. It is shown this once:\n", reply.Key.ID, reply.Key.User,
+		fmt.Fprintf(s.err, "API key %s of user %s, expires: %s. It is shown only once:\n", reply.Key.ID, reply.Key.User,
 			moment(s, reply.Key.ExpiresAt, "never"))
 		fmt.Fprintln(s.out, reply.APIKey)
 	}
 	if s.out.err != nil {
-		return fmt.Errorf("API key %s was made and could not be written: %w; nobody has it, so end it with: limiter keys revoke %[1]s",
+		return fmt.Errorf("API key %s was created but could not be printed: %w; nobody has it, so revoke it with: limiter keys revoke %[1]s",
 			reply.Key.ID, s.out.err)
 	}
 	return nil
@@ -159,7 +159,7 @@ Examples:
 
 func (c *keysExpireCmd) Validate() error {
 	if time.Time(c.At).IsZero() && c.In == 0 && !c.Never { // if the flags of an xor were required, the usage would show all of them
-		return errors.New("one of --at, --in and --never is needed")
+		return errors.New("one of --at, --in and --never is required")
 	}
 	return c.clientFlags.Validate()
 }
@@ -242,7 +242,7 @@ func readAPIKey(s *session) (string, error) {
 		return "", err
 	}
 	if line = strings.TrimSpace(line); line == "" {
-		return "", errors.New("read API key: there is none on standard input; pipe it in, or set " + apiKeyVariable)
+		return "", errors.New("read API key: no key on standard input; pipe it in, or set " + apiKeyVariable)
 	}
 	return line, nil
 }

@@ -18,7 +18,7 @@ import (
 func TestServiceKeys(t *testing.T) {
 	s := serve(t, "--key-prefix", "acme")
 	made := s.limiter(t, "keys create --user 7 --tier pro --name ci --expires 36500d -a plan=gold -a q=a=b;c")
-	made.want(t, exitDone, "acme_", "of user 7, expires: 2126-02-05 12:00:00. It is shown this once:")
+	made.want(t, exitDone, "acme_", "of user 7, expires: 2126-02-05 12:00:00. It is shown only once:")
 	text := made.out.String()
 	id := strings.Split(text, "_")[1]
 	s.limiter(t, "keys list").want(t, exitDone, id+"  7     pro   ", "")
@@ -70,7 +70,7 @@ func TestServiceOverrides(t *testing.T) {
 	s.limiter(t, "overrides list --policy api").want(t, exitDone, "api     minute  api:user:7  limit 500 burst 0  4000-01-02 01:00:00  ann", "")
 	s.limiter(t, "overrides list --json").want(t, exitDone, `"subject":"api:user:*","unlimited":true`, "")
 	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitDone, "deleted the override of minute of api for api:user:7\n", "")
-	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitError, "", "there is none of minute of api for api:user:7")
+	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitError, "", "not found: minute of api for api:user:7")
 }
 
 // TestWhoSetsIsKnownWithoutTheVariable USER, which is missing under cron and in containers.
@@ -96,23 +96,23 @@ func TestWhoSetsIsKnownWithoutTheVariable(t *testing.T) {
 func TestWrongUsageOfKeysAndOverrides(t *testing.T) {
 	for args, message := range map[string]string{
 		"keys create":                                                           "--user",
-		"keys create --user 7 --expires soon":                                   "is no span above 0",
-		"keys create --user 7 --expires=-1h":                                    "is no span above 0",
-		"keys create --user 7 --expires 99999d":                                 "is no span above 0",
+		"keys create --user 7 --expires soon":                                   "is not a duration above 0",
+		"keys create --user 7 --expires=-1h":                                    "is not a duration above 0",
+		"keys create --user 7 --expires 99999d":                                 "is not a duration above 0",
 		"keys list --max 1001":                                                  "--max: 1001 is not between 1 and 1000",
-		"keys expire AAAAAAAA":                                                  "one of --at, --in and --never is needed",
+		"keys expire AAAAAAAA":                                                  "one of --at, --in and --never is required",
 		"keys expire AAAAAAAA --in 1d --never":                                  "can't be used together",
-		"keys expire AAAAAAAA --at tomorrow":                                    "is no time",
-		"overrides set p n s --reason r":                                        "--limit, --window, --burst or --unlimited is needed",
+		"keys expire AAAAAAAA --at tomorrow":                                    "is not a time",
+		"overrides set p n s --reason r":                                        "--limit, --window, --burst or --unlimited is required",
 		"overrides set p n s --limit 1":                                         "--reason",
-		"overrides set p n s --reason r --limit 1 --unlimited":                  "--unlimited stands alone",
+		"overrides set p n s --reason r --limit 1 --unlimited":                  "--unlimited cannot be combined with",
 		"overrides set p n --reason r --limit 1":                                "<subject>",
 		"overrides set p n s --reason r --limit 0":                              "--limit: 0 is below 1",
 		"overrides set p n s --reason r --limit 0 --burst 5":                    "--limit: 0 is below 1",
 		"overrides set p n s --reason r --limit=-1 --window 1h":                 "--limit: -1 is below 1",
-		"overrides set p n s --reason r --limit 0 --unlimited":                  "--unlimited stands alone",
-		"overrides set p n s --reason r --limit unlimited":                      `--limit: "unlimited" is no number; want one such as 500, or --unlimited`,
-		"overrides set p n s --reason r --limit 010":                            `--limit: "010" is no whole number in plain decimal digits, or too large; want one such as 500`,
+		"overrides set p n s --reason r --limit 0 --unlimited":                  "--unlimited cannot be combined with",
+		"overrides set p n s --reason r --limit unlimited":                      `--limit: "unlimited" is not a number; want one such as 500, or --unlimited`,
+		"overrides set p n s --reason r --limit 010":                            `--limit: "010" is not a whole number in plain decimal digits, or is too large; want one such as 500`,
 		"overrides set p n s --reason r --limit 1 --until 2020-01-31T00:00:00Z": "--until: 2020-01-31 01:00:00 is not in the future; it is 2026-03-01 12:00:00",
 		"alerts silence --user 7 --reason r --until 2020-01-31T00:00:00Z":       "--until: 2020-01-31 01:00:00 is not in the future; it is 2026-03-01 12:00:00",
 		"verify --cost 0":                                                       "--cost: 0 is below 1",

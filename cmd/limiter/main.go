@@ -163,7 +163,7 @@ func inboxHint(err error) string {
 	if !found || !errors.Is(err, nats.ErrPermissionViolation) || strings.HasPrefix(subject, "limits.") || strings.HasPrefix(subject, "alerts.") {
 		return ""
 	}
-	return "; answers must come to a subject that this user may listen to: say what it begins with by --nats-inbox-prefix " +
+	return "; answers need a reply subject that this user may subscribe to: set its prefix with --nats-inbox-prefix " +
 		"(NATS_INBOX_PREFIX), such as _INBOX_check"
 }
 
@@ -175,7 +175,7 @@ func exitStatus(s *session, k *kong.Context, err error) int {
 		if errors.Is(writeErr, syscall.EPIPE) {
 			return exitError
 		}
-		err = fmt.Errorf("the output is not complete: %w", writeErr)
+		err = fmt.Errorf("the output is incomplete: %w", writeErr)
 	}
 	switch {
 	case err == nil:

@@ -31,7 +31,7 @@ func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 	} {
 		pages = 0
 		i := &invocation{to: failing{syscall.ENOSPC}}
-		i.run(t, strings.Fields(args)...).want(t, exitError, "", "limiter: the output is not complete: no space left on device\n")
+		i.run(t, strings.Fields(args)...).want(t, exitError, "", "limiter: the output is incomplete: no space left on device\n")
 		if pages > 2 {
 			t.Errorf("%s: asked for %d pages that nobody sees", args, pages)
 		}

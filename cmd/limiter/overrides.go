@@ -44,9 +44,9 @@ func (a *amount) UnmarshalText(text []byte) error {
 	n, ok := settings.Whole(string(text))
 	switch {
 	case string(text) == "unlimited":
-		return fmt.Errorf("%q is no number; want one such as 500, or --unlimited", text)
+		return fmt.Errorf("%q is not a number; want one such as 500, or --unlimited", text)
 	case !ok:
-		return fmt.Errorf("%q is no whole number in plain decimal digits, or too large; want one such as 500", text)
+		return fmt.Errorf("%q is not a whole number in plain decimal digits, or is too large; want one such as 500", text)
 	}
 	*a = amount(n)
 	return nil
@@ -79,9 +79,9 @@ func (c *overridesSetCmd) Validate() error {
 	changes := c.Limit != nil || c.Window != "" || c.Burst != nil
 	switch {
 	case c.Unlimited && changes:
-		return errors.New("--unlimited stands alone: leave out --limit, --window and --burst")
+		return errors.New("--unlimited cannot be combined with --limit, --window or --burst")
 	case !c.Unlimited && !changes:
-		return errors.New("--limit, --window, --burst or --unlimited is needed")
+		return errors.New("--limit, --window, --burst or --unlimited is required")
 	case c.Limit != nil && *c.Limit < 1: // in the request 0 would mean no change
 		return fmt.Errorf("--limit: %d is below 1", *c.Limit)
 	}
@@ -160,7 +160,7 @@ func (c *overridesDeleteCmd) Run(s *session) error {
 		return err
 	}
 	if !reply.Deleted {
-		return fmt.Errorf("delete override: there is none of %s of %s for %s; see: limiter overrides list", c.Name, c.Policy, c.Subject)
+		return fmt.Errorf("delete override: not found: %s of %s for %s; see: limiter overrides list", c.Name, c.Policy, c.Subject)
 	}
 	if !c.JSON {
 		fmt.Fprintf(s.out, "deleted the override of %s of %s for %s\n", c.Name, c.Policy, c.Subject)

@@ -56,7 +56,7 @@ func (c *policiesValidateCmd) Run(s *session) error {
 
 // loadPolicies reads a policy file. A signal ends the wait, because the file may be a pipe without a writer.
 func loadPolicies(s *session, file, hashKey string) (*app.PolicySet, error) {
-	return await(s, file+" was not read to its end", func() (*app.PolicySet, error) { return app.LoadPolicies(file, hashKey) })
+	return await(s, file+" was not read to the end", func() (*app.PolicySet, error) { return app.LoadPolicies(file, hashKey) })
 }
 
 // printMistakes prints the mistakes of a file one per line, in a format with which editors can jump to them, and returns
@@ -104,7 +104,7 @@ func (c *policiesShowCmd) Run(s *session) error {
 		list = slices.DeleteFunc(list, func(p app.Policy) bool { return p.Name != c.Name })
 	}
 	if len(list) == 0 {
-		return fmt.Errorf("%s has no policy %q; limiter policies show %s lists those it has", c.File, c.Name, c.File)
+		return fmt.Errorf("%s has no policy %q; to list its policies: limiter policies show %s", c.File, c.Name, c.File)
 	}
 	if c.JSON {
 		return printJSON(s, list)
@@ -218,7 +218,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 	if c.At != "" {
 		var err error
 		if now, err = time.Parse(time.RFC3339, c.At); err != nil {
-			return usageError(fmt.Sprintf("--at: %q is no time; want one such as 2026-03-01T22:30:00Z", c.At))
+			return usageError(fmt.Sprintf("--at: %q is not a time; want one such as 2026-03-01T22:30:00Z", c.At))
 		}
 	}
 	set, err := loadPolicies(s, c.File, c.HashKey)
@@ -234,7 +234,7 @@ func (c *policiesExplainCmd) Run(s *session) error {
 	e := set.Explain(question)
 	c.noteTiers(s, set, &e)
 	if c.HashKey == "" && hashes(set, &e) {
-		fmt.Fprintln(s.err, "note: hashed keys below are not those of the service; give its --hash-key (HASH_KEY, or hash.key in its data folder)")
+		fmt.Fprintln(s.err, "note: the hashed keys below differ from those of the service; pass its --hash-key (HASH_KEY, or hash.key in its data folder)")
 	}
 	if c.JSON {
 		err = printJSON(s, e)
@@ -255,7 +255,7 @@ func (c *policiesExplainCmd) noteTiers(s *session, set *app.PolicySet, e *app.Po
 	for _, p := range set.Policies() {
 		unknown := func(x app.ExplainedPolicy) bool { return x.Applies && x.Policy == p.Name && x.Tier == "" }
 		if tiers := slices.Sorted(maps.Keys(p.Tiers)); len(tiers) > 0 && slices.ContainsFunc(e.Policies, unknown) {
-			fmt.Fprintf(s.err, "note: %s has no tier %q (it has %s), so its limits are as they are without one\n", p.Name, c.Tier, strings.Join(tiers, ", "))
+			fmt.Fprintf(s.err, "note: %s has no tier %q (it has %s), so its limits without a tier apply\n", p.Name, c.Tier, strings.Join(tiers, ", "))
 		}
 	}
 }
@@ -322,7 +322,7 @@ func limitLine(l *app.ExplainedLimit) string {
 		line += fmt.Sprintf("  (override for %s: %s)", l.Override, l.Reason)
 	}
 	if l.LeftOut != "" {
-		line += fmt.Sprintf("  (override for %s does not fit and is left out: %s)", l.LeftOut, l.Reason)
+		line += fmt.Sprintf("  (override for %s does not fit and is ignored: %s)", l.LeftOut, l.Reason)
 	}
 	return line
 }

@@ -115,7 +115,7 @@ mail: no: it has no match, so it applies only when it is named
 	limiter(t, "policies", "explain", file, "--policy", "mail").want(t, exitError, "mail: no: the request has no attribute email", "the request is refused")
 	limiter(t, "policies", "explain", file, "--policy", "none").want(t, exitError, "", "there is no policy of that name: \"none\"; there are ")
 	limiter(t, "policies", "explain", file, "--tier", "PRO", "-a", "user=7", "-a", "route=chat").want(t, exitDone, "chat: yes: it matches",
-		"note: chat has no tier \"PRO\" (it has pro), so its limits are as they are without one\n")
+		"note: chat has no tier \"PRO\" (it has pro), so its limits without a tier apply\n")
 	limiter(t, "policies", "explain", file, "--tier", "x", "--policy", "mail", "-a", "email=a", "--hash-key", key).want(t, exitDone, "mail: yes", "")
 	limiter(t, "policies", "explain", file, "--hash-key", key[1:]).want(t, exitUsage, "", "--hash-key: 15 bytes is too short; want 16 or more")
 	limiter(t, "policies", "explain", file, "--at", "noon").want(t, exitUsage, "", "--at")

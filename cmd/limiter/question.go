@@ -45,7 +45,7 @@ func (s *session) readSecret(undone string) (string, error) {
 	fd := int(file.Fd())
 	state, err := term.GetState(fd)
 	if err != nil {
-		return "", fmt.Errorf("read the settings of the terminal: %w", err)
+		return "", fmt.Errorf("read the terminal settings: %w", err)
 	}
 	// After a signal ReadPassword still waits, and does not restore the terminal.
 	defer func() { _ = term.Restore(fd, state) }()

@@ -183,7 +183,7 @@ func TestAWatchTellsOfAnOutage(t *testing.T) {
 	ended := i.start(t, "watching", "watch", "--nats-url", "nats://u:p@"+s.Addr().String())
 	connected := sync.OnceFunc(func() { close(back) })
 	i.err.listen(func(text string) {
-		if strings.Contains(text, "connected again") {
+		if strings.Contains(text, "reconnected") {
 			connected()
 		}
 	})
@@ -196,8 +196,8 @@ func TestAWatchTellsOfAnOutage(t *testing.T) {
 	}
 	interrupt()
 	<-ended
-	want := "watching limits.warning and limits.exceeded\nlimiter: the connection is lost; what happens until it is back is not shown\n" +
-		"limiter: connected again\n"
+	want := "watching limits.warning and limits.exceeded\nlimiter: connection lost; events until it is back are not shown\n" +
+		"limiter: reconnected\n"
 	if i.status != exitDone || i.err.String() != want {
 		t.Errorf("exit status %d, %q", i.status, i.err.String())
 	}
@@ -226,7 +226,7 @@ func TestASignalEndsTheWaitForAServer(t *testing.T) {
 		conn := <-accepted
 		interrupt()
 		<-ended
-		i.want(t, exitError, "", "limiter: interrupted: not connected to nats://127.0.0.1:")
+		i.want(t, exitError, "", "limiter: interrupted while connecting to nats://127.0.0.1:")
 		conn.Close()
 	}
 }

@@ -20,7 +20,7 @@ type spanFlag time.Duration
 func (f *spanFlag) UnmarshalText(text []byte) error {
 	d, err := parseSpan(string(text))
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is no span above 0 and up to %d days; want one such as 90m, 12h, 30d or 2w", text, settings.MaxDays)
+		return fmt.Errorf("%q is not a duration above 0 and up to %d days; want one such as 90m, 12h, 30d or 2w", text, settings.MaxDays)
 	}
 	*f = spanFlag(d)
 	return nil
@@ -34,7 +34,7 @@ func parseSpan(text string) (time.Duration, error) {
 		}
 		n, err := strconv.ParseUint(digits, 10, 16)
 		if err != nil || n*days > settings.MaxDays {
-			return 0, fmt.Errorf("%q is not 1 to %d days", text, settings.MaxDays)
+			return 0, fmt.Errorf("%q is not between 1 and %d days", text, settings.MaxDays)
 		}
 		return time.Duration(n*days) * 24 * time.Hour, nil
 	}
@@ -50,7 +50,7 @@ var period = regexp.MustCompile(`^[1-9][0-9]*(ms|s|m|h|d|w)$`)
 // UnmarshalText refuses what the service would refuse.
 func (f *periodFlag) UnmarshalText(text []byte) error {
 	if d, err := parseSpan(string(text)); err != nil || !period.Match(text) || d < 100*time.Millisecond || d > 366*24*time.Hour {
-		return fmt.Errorf("%q is no duration of 100ms to 366d; want one such as 30m, 1h or 7d", text)
+		return fmt.Errorf("%q is not a duration from 100ms to 366d; want one such as 30m, 1h or 7d", text)
 	}
 	*f = periodFlag(text)
 	return nil
@@ -67,7 +67,7 @@ func (f *timeFlag) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
+	return fmt.Errorf("%q is not a time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
 }
 
 // checkFuture refuses an --until in the past; one that was not given passes. The error of the service would show the times
@@ -77,7 +77,7 @@ func (f timeFlag) checkFuture(s *session) error {
 	if at.IsZero() || at.After(now) {
 		return nil
 	}
-	return usageError(fmt.Sprintf("--until: %s is not in the future; it is %s", moment(s, at.UnixMilli(), "-"), moment(s, now.UnixMilli(), "-")))
+	return usageError(fmt.Sprintf("--until: %s is not in the future; it is now %s", moment(s, at.UnixMilli(), "-"), moment(s, now.UnixMilli(), "-")))
 }
 
 // moment formats a time in Unix milliseconds as a date; 0 as none.

@@ -193,7 +193,7 @@ func TestReset(t *testing.T) {
 		{"asked, no", "n\n", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
 		{"asked, nothing said", "", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
 		{"nobody to ask", "", "--prefix p:", false, exitDone, "reset 12 counters\n", "", []string{wet}},
-		{"all, and nobody to ask", "", "--all", false, exitUsage, "", "say --yes (or --dry-run)", nil},
+		{"all, and nobody to ask", "", "--all", false, exitUsage, "", "pass --yes (or --dry-run)", nil},
 		{"as it came", "", "k --json", false, exitDone, "{\"reset\":12}\n", "", []string{`{"key":"k"}`}},
 	}
 	for _, tt := range tests {
@@ -266,11 +266,11 @@ func TestHealthcheck(t *testing.T) {
 	limiter(t, "healthcheck").want(t, exitDone, "ready\n", "")
 	status = http.StatusServiceUnavailable
 	limiter(t, "healthcheck").want(t, exitError, "", "not ready: 503 Service Unavailable: store: connection refused")
-	limiter(t, "healthcheck", "--http", "127.0.0.1:1").want(t, exitError, "", "connection refused; does a limiter run there?")
+	limiter(t, "healthcheck", "--http", "127.0.0.1:1").want(t, exitError, "", "connection refused; is a limiter running there?")
 	moved := httptest.NewServer(http.RedirectHandler(s.URL+"/readyz", http.StatusFound))
 	defer moved.Close()
 	limiter(t, "healthcheck", "--http", strings.TrimPrefix(moved.URL, "http://")).want(t, exitError, "", "not ready: 302 Found")
-	limiter(t, "healthcheck", "--http", "off").want(t, exitError, "", "nothing to ask")
+	limiter(t, "healthcheck", "--http", "off").want(t, exitError, "", "nothing to check")
 }
 
 func TestSpan(t *testing.T) {

@@ -33,7 +33,7 @@ Events that happened before are not shown; the JetStream streams LIMITS and ALER
 
 func (c *watchCmd) Validate() error {
 	if c.Count != nil && *c.Count < 1 {
-		return fmt.Errorf("--count: %d is below 1; leave it out to go on", *c.Count)
+		return fmt.Errorf("--count: %d is below 1; leave it out to watch until interrupted", *c.Count)
 	}
 	for _, t := range c.Type {
 		if !slices.Contains(watchTypes, t) { // another subject could be one of requests
@@ -57,9 +57,9 @@ func (c *watchCmd) Run(s *session) error {
 		}
 	}), nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 		if !nc.IsClosed() {
-			fmt.Fprintln(s.err, "limiter: the connection is lost; what happens until it is back is not shown")
+			fmt.Fprintln(s.err, "limiter: connection lost; events until it is back are not shown")
 		}
-	}), nats.ReconnectHandler(func(*nats.Conn) { fmt.Fprintln(s.err, "limiter: connected again") }))
+	}), nats.ReconnectHandler(func(*nats.Conn) { fmt.Fprintln(s.err, "limiter: reconnected") }))
 	if err != nil {
 		return err
 	}

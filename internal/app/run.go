@@ -302,7 +302,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// workers decide, nothing says which of the two another worker handles first. The answers to consume and check do not go
 	// over nats.go, so they may overtake a broadcast about a counter that the request freed or whose lease it ended.
 	forget := bus.NewForgetter(l.requests, l.log)
-	storeOutage := outage.New(l.log, slog.LevelError, "the store is failing; answering without it", "the store has recovered")
+	storeOutage := outage.New(l.log, slog.LevelError, "the store is failing; answering without it", "the store works again")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
