@@ -183,7 +183,7 @@ func TestWrongUsageOfAlerts(t *testing.T) {
 		"alerts silence --user 7 --for 1h":                "--reason",
 		"alerts silence --user 7 --for 367d --reason r":   "--for: a silence lasts at most 366 days",
 		"alerts replay":                                   "one of ID, --channel and --all is required",
-		"alerts replay x --all":                           "one of ID, --channel and --all is enough",
+		"alerts replay x --all":                           "only one of ID, --channel and --all is allowed",
 		"alerts replay --all":                             "pass --yes",
 		"alerts test-send --wait=-1s":                     "--wait: -1s is below 0",
 		"alerts preview --max 0":                          "--max: 0 is not between",

@@ -35,7 +35,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 			verbs := withoutPlaceholders(strings.Fields(verb.FullPath()))
 			for _, value := range wrong {
 				_, err := parser.Parse(append(verbs, "--"+f.Name, value))
-				if err == nil || !strings.Contains(err.Error(), "--"+f.Name+`: "`+value+`" is no `) || !strings.Contains(err.Error(), "; want one such as ") ||
+				if err == nil || !strings.Contains(err.Error(), "--"+f.Name+`: "`+value+`" is not a `) || !strings.Contains(err.Error(), "; want one such as ") ||
 					strings.Contains(err.Error(), "${") {
 					t.Errorf("%s --%s %s: %v", verb.FullPath(), f.Name, value, err)
 				}
@@ -54,9 +54,9 @@ func TestNumbersThatAreNone(t *testing.T) {
 func TestAWrongVariableIsNamed(t *testing.T) {
 	for _, test := range []struct{ variable, value, args, want string }{
 		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},
-		{"USAGE_DAYS", "010", "serve", `--usage-days: "010" is no whole number in plain decimal digits, or too large; want one such as 90 (from envar USAGE_DAYS="010")`},
+		{"USAGE_DAYS", "010", "serve", `--usage-days: "010" is not a whole number in plain decimal digits, or is too large; want one such as 90 (from envar USAGE_DAYS="010")`},
 		{"USAGE_DAYS", "1", "serve --usage-days -1", "--usage-days: -1 is not"},
-		{"CLEANUP_EVERY", "5", "serve", `--cleanup-every: "5" is no duration with a unit; want one such as 60s (from envar CLEANUP_EVERY="5")`},
+		{"CLEANUP_EVERY", "5", "serve", `--cleanup-every: "5" is not a duration with a unit; want one such as 60s (from envar CLEANUP_EVERY="5")`},
 		{"CLEANUP_EVERY", "48h", "serve", "--cleanup-every (from CLEANUP_EVERY): 48h0m0s is neither"},
 		{"WARNING_THRESHOLD", "2", "serve --http off", "--warning-threshold (from WARNING_THRESHOLD): 2 is not between 0 and 1; want"},
 		{"ON_ERROR", "x", "serve", `--on-error (from ON_ERROR) must be one of`},

@@ -52,7 +52,7 @@ func TestAKeyThatCannotBeWrittenIsNamed(t *testing.T) {
 	for _, args := range []string{"keys create --user 7", "keys create --user 7 --json"} {
 		for _, err := range []error{syscall.ENOSPC, syscall.EPIPE} {
 			i := &invocation{to: failing{err}}
-			i.run(t, append(strings.Fields(args), "--nats-url", url)...).want(t, exitError, "", "end it with: limiter keys revoke 4fJq01Zx\n")
+			i.run(t, append(strings.Fields(args), "--nats-url", url)...).want(t, exitError, "", "revoke it with: limiter keys revoke 4fJq01Zx\n")
 		}
 	}
 }

@@ -111,7 +111,7 @@ mail: no: it has no match, so it applies only when it is named
 	key := "0123456789abcdef"
 	i = limiter(t, "policies", "explain", file, "--policy", "mail", "-a", "email=A@b.example", "--hash-key", key)
 	i.want(t, exitDone, "mail:e9926fca69a8040d2588355b026831ba", "")
-	limiter(t, "policies", "explain", file, "--policy", "mail", "-a", "email=A@b.example").want(t, exitDone, "mail: yes", "give its --hash-key")
+	limiter(t, "policies", "explain", file, "--policy", "mail", "-a", "email=A@b.example").want(t, exitDone, "mail: yes", "pass its --hash-key")
 	limiter(t, "policies", "explain", file, "--policy", "mail").want(t, exitError, "mail: no: the request has no attribute email", "the request is refused")
 	limiter(t, "policies", "explain", file, "--policy", "none").want(t, exitError, "", "there is no policy of that name: \"none\"; there are ")
 	limiter(t, "policies", "explain", file, "--tier", "PRO", "-a", "user=7", "-a", "route=chat").want(t, exitDone, "chat: yes: it matches",

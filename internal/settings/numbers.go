@@ -23,11 +23,11 @@ func numberWanted(f *kong.Flag) string {
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return ""
 	case t == reflect.TypeFor[time.Duration]():
-		return "is no duration with a unit; want one such as " + cmp.Or(f.Default, "30s")
+		return "is not a duration with a unit; want one such as " + cmp.Or(f.Default, "30s")
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
-		return "is no whole number in plain decimal digits, or too large; want one such as " + cmp.Or(f.Default, "10")
+		return "is not a whole number in plain decimal digits, or is too large; want one such as " + cmp.Or(f.Default, "10")
 	case t.Kind() == reflect.Float64:
-		return "is no number; want one such as " + cmp.Or(f.Default, "0.5")
+		return "is not a number; want one such as " + cmp.Or(f.Default, "0.5")
 	}
 	return ""
 }
