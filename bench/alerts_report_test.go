@@ -58,7 +58,7 @@ func alertVerdicts(runs []alertRun) (all []verdict) {
 	return all
 }
 
-func TestAlertsAreExactOnlyWhenEveryoneSaysSo(t *testing.T) {
+func TestAlertsAreExactOnlyIfAllCountsMatch(t *testing.T) {
 	good := alertRun{events: 30, raised: 30, sent: 20, held: 10, most: 20, hookedMost: 20, hooked: 20, published: 20}
 	if !good.exact() {
 		t.Errorf("%+v is not exact", good)

@@ -353,9 +353,9 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// TestRatiosAreToTheCeilingBesideThem: a machine whose speed halves between two rounds, or decreases steadily, changes no
+// TestRatiosUseAdjacentCeilings: a machine whose speed halves between two rounds, or decreases steadily, changes no
 // ratio.
-func TestRatiosAreToTheCeilingBesideThem(t *testing.T) {
+func TestRatiosUseAdjacentCeilings(t *testing.T) {
 	r := newResults("A machine.", 3, 1)
 	for round, speed := range []float64{1, 0.5, 0.25} {
 		for l := range loads {

@@ -81,8 +81,8 @@ func (a *alone) waitNotice(t *testing.T, user, notice string) {
 	})
 }
 
-// TestAllInOneTellsPeople goes through the life of alerts with one limiter and nothing but an alerts file.
-func TestAllInOneTellsPeople(t *testing.T) {
+// TestAllInOneDeliversAlerts goes through the life of alerts with one limiter and nothing but an alerts file.
+func TestAllInOneDeliversAlerts(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t)
 	for _, step := range []struct {
@@ -183,9 +183,9 @@ func (a *alone) replays(t *testing.T) {
 	}
 }
 
-// TestAKeyThatNobodyReadIsTold: the reader of the output is gone, and SIGPIPE must not end the program before it has reported
+// TestUnprintedAPIKeyIsReported: the reader of the output is gone, and SIGPIPE must not end the program before it has reported
 // the key.
-func TestAKeyThatNobodyReadIsTold(t *testing.T) {
+func TestUnprintedAPIKeyIsReported(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	for _, more := range [][]string{nil, {"--json"}} {

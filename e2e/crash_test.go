@@ -132,7 +132,7 @@ func TestKillingAWorkerLosesNoChargeThatWasAnswered(t *testing.T) {
 	}
 }
 
-func TestKillingTheOneBinaryLosesNothingThatWasAnswered(t *testing.T) {
+func TestKillingAllInOneLosesNothingThatWasAnswered(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATA_DIR=" + filepath.Join(t.TempDir(), "data")}
 	const limit = 400
@@ -386,8 +386,8 @@ func TestSIGTERMAnswersEveryRequestThatWasTaken(t *testing.T) {
 	})
 }
 
-// TestALogThatNobodyReadsEndsNothing: lines of the log are lost, but requests are answered and the stop drains as usual.
-func TestALogThatNobodyReadsEndsNothing(t *testing.T) {
+// TestClosedLogPipeDoesNotStopTheLimiter: lines of the log are lost, but requests are answered and the stop drains as usual.
+func TestClosedLogPipeDoesNotStopTheLimiter(t *testing.T) {
 	t.Parallel()
 	env := deployments[1].env(t)
 	for name, c := range map[string]struct {

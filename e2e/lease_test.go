@@ -15,7 +15,7 @@ import (
 // The tests of leases are those of exact limits with two differences: the store counts what workers hold as leases, and what
 // is lost in a crash.
 
-func TestWhatLeasesServedIsWhatIsUsedInTheEnd(t *testing.T) {
+func TestLeasedChargesAddUpToUsage(t *testing.T) {
 	t.Parallel()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -51,7 +51,7 @@ func leasesGiveBackAllBut(t *testing.T, engines []*engine.Engine, part float64) 
 	}
 }
 
-func TestShortWindowsWithLeasesNeverAdmitMore(t *testing.T) {
+func TestShortWindowsWithLeasesNeverOverAdmit(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
 		const clients, lasts, pause = 6, 3 * time.Second, 500 * time.Microsecond
@@ -131,7 +131,7 @@ func TestKillingAWorkerLosesAtMostItsLeases(t *testing.T) {
 	lostAtMost(t, &l, used(t, connect(t, cluster.ClientURL()), "api:user:1"), 2)
 }
 
-func TestKillingTheOneBinaryLosesAtMostItsLeases(t *testing.T) {
+func TestKillingAllInOneLosesAtMostItsLeases(t *testing.T) {
 	t.Parallel()
 	env := []string{"DATA_DIR=" + filepath.Join(t.TempDir(), "data")}
 	var l load

@@ -267,7 +267,7 @@ func (l *ledger) play(t *testing.T, engines []*engine.Engine, clients, each int)
 	}
 }
 
-func TestWhatWasAnsweredIsWhatIsUsed(t *testing.T) {
+func TestAnsweredChargesAddUpToUsage(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, 3, func(t *testing.T, engines []*engine.Engine) {
 		l := slowPool(t)

@@ -13,9 +13,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAWorkerThatWasStoppedGoesOn: a worker that was suspended does not take the pause for a failure of the store. It
+// TestSuspendedWorkerResumes: a worker that was suspended does not take the pause for a failure of the store. It
 // finishes the requests that it had, and the other worker is not held up for long.
-func TestAWorkerThatWasStoppedGoesOn(t *testing.T) {
+func TestSuspendedWorkerResumes(t *testing.T) {
 	t.Parallel()
 	db, cluster := testenv.Postgres(t), testenv.NATS(t)
 	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}

@@ -63,7 +63,7 @@ func hundred(t *testing.T, conns []*nats.Conn, body string) (allowed, denied int
 	return allowed, denied
 }
 
-func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
+func TestConcurrentRequestsGetExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
 		env = append(env, "POLICIES="+yamlFile(t, everyKind))
@@ -98,7 +98,7 @@ func TestAHundredAtOnceGetExactlyTheLimitOfEachKind(t *testing.T) {
 	})
 }
 
-func TestAPolicyInShadowRefusesNothingAndTellsOfIt(t *testing.T) {
+func TestShadowPolicyAllowsAndReportsDenials(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
 		w := start(t, append(env, "POLICIES="+yamlFile(t, `
@@ -148,7 +148,7 @@ func admittedNear(t *testing.T, nc *nats.Conn, user string) (n int) {
 	return n
 }
 
-func TestEachPolicySaysWhatToAnswerWithoutTheStore(t *testing.T) {
+func TestPolicyOnErrorAppliesWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	db := testenv.PostgresServer(t).Migrated()
 	const limit = `message: "{used} of {limit} used", limits: [{name: l, key: "{user}", limit: 3, window: 1h}]`

@@ -190,7 +190,7 @@ policies:
 `, 1_000_000+n, 2_000_000+n)
 }
 
-func TestReloadsUnderLoadAnswerNoRequestByHalfAFile(t *testing.T) {
+func TestPolicyReloadsUnderLoadAreAtomic(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, env []string) {
 		path := yamlFile(t, version(0))

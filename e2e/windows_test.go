@@ -72,7 +72,7 @@ func admitted(charges []charge) (sum int64) {
 	return sum
 }
 
-func TestShortWindowsNeverAdmitMore(t *testing.T) {
+func TestShortWindowsNeverOverAdmit(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
 		const clients, lasts, pause = 4, 2 * time.Second, 3 * time.Millisecond

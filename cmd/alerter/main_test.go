@@ -13,7 +13,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
+func TestUnwritableOutputIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--help", "--version"} {
 		var log bytes.Buffer

@@ -83,7 +83,7 @@ func TestAlertsTables(t *testing.T) {
 	}
 }
 
-func TestReplayOfAllAsks(t *testing.T) {
+func TestReplayAllAsksForConfirmation(t *testing.T) {
 	url := respond(t, limits.SubjectAlertsReplay, text(`{"replayed":4}`))
 	for answer, want := range map[string]string{"y\n": "replayed 4 dead letters\n", "n\n": "", "": ""} {
 		i := &invocation{stdin: answer, tty: true}
@@ -94,8 +94,8 @@ func TestReplayOfAllAsks(t *testing.T) {
 	}
 }
 
-// TestTestSendWaitsForTheEnd: the channels are done at the third request.
-func TestTestSendWaitsForTheEnd(t *testing.T) {
+// TestTestSendWaitsForDeliveries: the channels are done at the third request.
+func TestTestSendWaitsForDeliveries(t *testing.T) {
 	s := testenv.NATS(t)
 	nc := testenv.Connect(t, s.ClientURL())
 	asked := 0
@@ -127,8 +127,8 @@ func TestTestSendWaitsForTheEnd(t *testing.T) {
 	failed.want(t, exitError, "500 Internal Server Error", "test T1: not delivered to log; see: limiter alerts show T1")
 }
 
-// TestTestSendTellsWhyNobodyTried: a failing channel tries nothing for a while, and its waiting deliveries have no error yet.
-func TestTestSendTellsWhyNobodyTried(t *testing.T) {
+// TestTestSendExplainsUntriedDeliveries: a failing channel tries nothing for a while, and its waiting deliveries have no error yet.
+func TestTestSendExplainsUntriedDeliveries(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
 	respondAt(t, url, limits.SubjectAlertsTest, text(`{"id":"T1","channels":["ops","log"]}`))
@@ -142,8 +142,8 @@ func TestTestSendTellsWhyNobodyTried(t *testing.T) {
 	i.want(t, exitError, "not tried yet\n", "test T1: not delivered to ops, log")
 }
 
-// TestAnInterruptedTestSendSaysWhatIsKnown: the test is sent in any case, and its id is needed to look at the result.
-func TestAnInterruptedTestSendSaysWhatIsKnown(t *testing.T) {
+// TestInterruptedTestSendReportsItsID: the test is sent in any case, and its id is needed to look at the result.
+func TestInterruptedTestSendReportsItsID(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()
 	asked := make(chan struct{}, 1000)
 	respondAt(t, url, limits.SubjectAlertsTest, text(`{"id":"T1","channels":["log","ops"]}`))
@@ -240,7 +240,7 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "there is no stream LIMITS on this NATS server")
 }
 
-func TestEventLinesOfAlerts(t *testing.T) {
+func TestAlertEventLines(t *testing.T) {
 	at := noon
 	for want, data := range map[string]any{
 		"raised    7  r: many (a)":                  &limits.AlertRaised{Alert: "a", Rule: "r", Title: "many"},

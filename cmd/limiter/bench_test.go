@@ -57,7 +57,7 @@ func TestBench(t *testing.T) {
 	}
 }
 
-func TestBenchKeepsToWhatIsInFlight(t *testing.T) {
+func TestBenchBoundsRequestsInFlight(t *testing.T) {
 	var waiting, most atomic.Int64
 	url := respond(t, limits.SubjectCheck, text("{}"))
 	nc := testenv.Connect(t, url)
@@ -125,7 +125,7 @@ func TestBenchNeverHangs(t *testing.T) {
 	}
 }
 
-func TestBenchSaysAtOnceWhatIsWrong(t *testing.T) {
+func TestBenchReportsInvalidRequestAtOnce(t *testing.T) {
 	url := respond(t, limits.SubjectConsume, func(string) *nats.Msg {
 		return &nats.Msg{Data: []byte(`{"error":{"code":"invalid_window","message":"no"}}`), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
 	})
@@ -133,7 +133,7 @@ func TestBenchSaysAtOnceWhatIsWrong(t *testing.T) {
 }
 
 // A role that may subscribe only to its own inbox gets its answers.
-func TestBenchKeepsToItsInboxPrefix(t *testing.T) {
+func TestBenchUsesInboxPrefix(t *testing.T) {
 	t.Parallel()
 	at := testenv.NATSConfig(t, `authorization { users: [
 		{ user: worker, password: secret }
@@ -146,7 +146,7 @@ func TestBenchKeepsToItsInboxPrefix(t *testing.T) {
 	}
 }
 
-func TestBenchForPeople(t *testing.T) {
+func TestBenchTextOutput(t *testing.T) {
 	url := respond(t, limits.SubjectConsume, text(`{"allowed":true}`))
 	i := limiter(t, "bench", "--nats-url", url, "--warmup", "0s", "--duration", "1200ms", "--connections", "1", "--in-flight", "2", "--keys", "1")
 	i.want(t, exitDone, "consume, sliding_window, 2 in flight over 1 connection, 1 key, ", "of 1.2s: ")

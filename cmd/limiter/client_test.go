@@ -19,8 +19,8 @@ func serveNATS(t *testing.T, port int, password string) *server.Server {
 	return testenv.NATS(t, func(o *server.Options) { o.Port, o.JetStream, o.Username, o.Password = port, false, "u", password })
 }
 
-// TestAConnectionOutlivesARefusal: a server that restarts may accept the user again only later.
-func TestAConnectionOutlivesARefusal(t *testing.T) {
+// TestClientReconnectsAfterAuthorizationErrors: a server that restarts may accept the user again only later.
+func TestClientReconnectsAfterAuthorizationErrors(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t, server.RANDOM_PORT, "p")
 	port := s.Addr().(*net.TCPAddr).Port

@@ -63,8 +63,8 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 }
 
-// TestComposeSetsWhatThereIs: the variables of compose.yaml are settings.
-func TestComposeSetsWhatThereIs(t *testing.T) {
+// TestComposeVariablesAreSettings: a variable that is not one would be ignored.
+func TestComposeVariablesAreSettings(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../compose.yaml")
 	if err != nil {
@@ -100,8 +100,8 @@ func TestComposeSetsWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestTheImageHasEveryProgram: the Dockerfile builds and copies every program in cmd.
-func TestTheImageHasEveryProgram(t *testing.T) {
+// TestImageHasEveryProgram: the Dockerfile builds and copies every program in cmd.
+func TestImageHasEveryProgram(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../Dockerfile")
 	if err != nil {

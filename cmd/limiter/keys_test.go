@@ -73,8 +73,8 @@ func TestServiceOverrides(t *testing.T) {
 	s.limiter(t, "overrides delete api minute api:user:7").want(t, exitError, "", "not found: minute of api for api:user:7")
 }
 
-// TestWhoSetsIsKnownWithoutTheVariable USER, which is missing under cron and in containers.
-func TestWhoSetsIsKnownWithoutTheVariable(t *testing.T) {
+// TestUserNameIsKnownWithoutUSER, a variable that is missing under cron and in containers.
+func TestUserNameIsKnownWithoutUSER(t *testing.T) {
 	t.Setenv("USER", "")
 	account, err := user.Current()
 	if err != nil {
@@ -124,7 +124,7 @@ func TestWrongUsageOfKeysAndOverrides(t *testing.T) {
 	}
 }
 
-func TestSpans(t *testing.T) {
+func TestSpanFlag(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"30d": 30 * 24 * time.Hour, "2w": 14 * 24 * time.Hour, "1h30m": 90 * time.Minute, "36500d": 36500 * 24 * time.Hour,
 		"36501d": 0, "5215w": 0, "d": 0, "-1d": 0, "1.5d": 0, "": 0, "0s": 0,
@@ -137,7 +137,7 @@ func TestSpans(t *testing.T) {
 }
 
 // The size of 1,000 items is not known before. A page that is too large for NATS is requested again, smaller.
-func TestPagesThatAreTooLarge(t *testing.T) {
+func TestTooLargePagesAreRequestedSmaller(t *testing.T) {
 	var asked []int
 	item := `{"key":"k","id":"k","policy":"k"}`
 	url := respond(t, "limits.admin.>", func(request string) *nats.Msg {

@@ -114,8 +114,8 @@ func putParser(p *kong.Kong) {
 	}
 }
 
-// TestParsersForget: flags of one invocation are not set in the next.
-func TestParsersForget(t *testing.T) {
+// TestParserKeepsNoFlagsBetweenRuns: flags of one invocation are not set in the next.
+func TestParserKeepsNoFlagsBetweenRuns(t *testing.T) {
 	for range cap(parsers) + 1 {
 		limiter(t, "settle", "job", "--cost", "1", "--nats-url", "nats://127.0.0.1:1").want(t, exitError, "", "connect to")
 	}
@@ -264,8 +264,8 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenEmpty: a script whose variable is not set must not get the answer to another request.
-func TestNothingIsGivenEmpty(t *testing.T) {
+// TestEmptyArgumentsAreRefused: a script whose variable is not set must not get the answer to another request.
+func TestEmptyArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	parser, refused := newParser(), 0
 	for _, verb := range parser.Model.Leaves(false) {
@@ -393,7 +393,7 @@ func TestAnEmptyVariableIsUnset(t *testing.T) {
 	limiter(t, "healthcheck").want(t, exitError, "", "--http is off")
 }
 
-func TestNothingIsRunning(t *testing.T) {
+func TestErrorWhenNoServerIsRunning(t *testing.T) {
 	for _, args := range []string{"consume k --limit 1 --window 1m", "show k", "list", "reset k", "watch", "bench"} {
 		i := limiter(t, append(strings.Fields(args), "--nats-url", "nats://me:secret@127.0.0.1:1")...)
 		i.want(t, exitError, "", "connect to nats://***@127.0.0.1:1: ")
@@ -465,8 +465,8 @@ func text(json string) func(string) *nats.Msg {
 	return func(string) *nats.Msg { return &nats.Msg{Data: []byte(json)} }
 }
 
-// TestASilentServerIsWaitedForAsLongAsAnAnswer: --timeout bounds both.
-func TestASilentServerIsWaitedForAsLongAsAnAnswer(t *testing.T) {
+// TestTimeoutBoundsConnecting to a server that accepts connections and never answers.
+func TestTimeoutBoundsConnecting(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

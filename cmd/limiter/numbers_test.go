@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestNumbersThatAreNone: for every flag of every verb that takes a number or a duration, the error names the invalid value and
+// TestInvalidNumbers: for every flag of every verb that takes a number or a duration, the error names the invalid value and
 // what is wanted, and a negative number is taken as a value and not as a flag.
-func TestNumbersThatAreNone(t *testing.T) {
+func TestInvalidNumbers(t *testing.T) {
 	t.Parallel()
 	parser, found := newParser(), 0
 	for _, verb := range parser.Model.Leaves(false) {
@@ -50,8 +50,8 @@ func TestNumbersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestAWrongVariableIsNamed, because no flag was given.
-func TestAWrongVariableIsNamed(t *testing.T) {
+// TestInvalidVariableIsNamed, because no flag was given.
+func TestInvalidVariableIsNamed(t *testing.T) {
 	for _, test := range []struct{ variable, value, args, want string }{
 		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},
 		{"USAGE_DAYS", "010", "serve", `--usage-days: "010" is not a whole number in plain decimal digits, or is too large; want one such as 90 (from envar USAGE_DAYS="010")`},

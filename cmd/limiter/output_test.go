@@ -19,7 +19,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.error }
 const evilEvent = `{"specversion":"1.0","id":"1","type":"limits.exceeded","subject":"api:\u001b]0;x\u0007\nb\tc` + "\u009b" + `31m",` +
 	`"time":"2026-03-01T11:00:00Z","data":{"limit":5,"window":"1m","denied":3,"retryAfter":9000}}`
 
-func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
+func TestUnwritableOutputIsAnError(t *testing.T) {
 	pages := 0
 	t.Setenv("NATS_URL", respond(t, "limits.>", func(string) *nats.Msg {
 		pages++
@@ -41,13 +41,13 @@ func TestAnOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWithItsOutput(t *testing.T) {
+func TestWatchEndsWhenOutputFails(t *testing.T) {
 	i := watchOne(t, respond(t, "unused", text("")), "limits.exceeded", evilEvent, failing{syscall.ENOSPC}, "--count", "1000")
 	i.want(t, exitError, "", "no space left on device")
 }
 
 // The key is not stored anywhere, so the error names its id, with which it can be revoked.
-func TestAKeyThatCannotBeWrittenIsNamed(t *testing.T) {
+func TestUnprintedKeyIsNamed(t *testing.T) {
 	url := respond(t, limits.SubjectKeysCreate, text(`{"apiKey":"lim_4fJq01Zx_x","key":{"id":"4fJq01Zx","user":"7"}}`))
 	for _, args := range []string{"keys create --user 7", "keys create --user 7 --json"} {
 		for _, err := range []error{syscall.ENOSPC, syscall.EPIPE} {
@@ -90,7 +90,7 @@ func TestControlCharactersOfArgumentsAreNotShown(t *testing.T) {
 	}
 }
 
-func TestAClosedPipeEndsAWriteOnce(t *testing.T) {
+func TestClosedPipeEndsTheVerbOnce(t *testing.T) {
 	ended := 0
 	o := &stdout{to: failing{syscall.EPIPE}, end: func() { ended++ }}
 	for range 3 {
@@ -103,8 +103,8 @@ func TestAClosedPipeEndsAWriteOnce(t *testing.T) {
 	}
 }
 
-// TestColumnsStandBelowEachOther in whatever script their cells are written.
-func TestColumnsStandBelowEachOther(t *testing.T) {
+// TestColumnsAreAligned in whatever script their cells are written.
+func TestColumnsAreAligned(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	table := newTable(&out, "KEY", "USED", "POLICY")

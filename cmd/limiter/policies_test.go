@@ -148,8 +148,8 @@ func TestExamplesOfPoliciesExplain(t *testing.T) {
 		"\n  ip  refused: attribute ip ", "the request is refused: attribute ip ")
 }
 
-// TestAQuotaOfOverridesAlone: an unlimited limit has a key that can be overridden, and without an override there is no limit.
-func TestAQuotaOfOverridesAlone(t *testing.T) {
+// TestQuotaFromOverridesOnly: an unlimited limit has a key that can be overridden, and without an override there is no limit.
+func TestQuotaFromOverridesOnly(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", "policies:\n  - name: quota\n    match: {user: \"*\"}\n"+
 		"    limits: [{key: \"q:{user}\", limit: unlimited, window: 30d}]\n")
@@ -166,8 +166,8 @@ func TestAQuotaOfOverridesAlone(t *testing.T) {
 	s.limiter(t, explain+"8 --overrides").want(t, exitDone, "  30d  unlimited  q:8\n", "")
 }
 
-// TestServiceOfPolicies sends requests that name no limit to the real service.
-func TestServiceOfPolicies(t *testing.T) {
+// TestServicePolicies sends requests that name no limit to the real service.
+func TestServicePolicies(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", strings.Replace(policyFile[:strings.Index(policyFile, "    schedule:")], "window: minute", "window: 60m", 1))
 	s := serve(t, "--policies", file)
@@ -203,8 +203,8 @@ func TestServiceOfPolicies(t *testing.T) {
 	s.limiter(t, explain+" --overrides").want(t, exitDone, "  minute  9/60m  sliding_window  chat:7  (override for chat:7: r)\n", "")
 }
 
-// TestAnOverrideOfABurstShows in the output of explain.
-func TestAnOverrideOfABurstShows(t *testing.T) {
+// TestBurstOverrideIsShown in the output of explain.
+func TestBurstOverrideIsShown(t *testing.T) {
 	t.Parallel()
 	file := written(t, "limits.yaml", `policies: [{name: p, limits: [{name: m, key: "k:{user}", limit: 10, window: 1m, algorithm: token_bucket, burst: 5}]}]`)
 	s := serve(t, "--policies", file)

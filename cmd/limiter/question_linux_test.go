@@ -70,7 +70,7 @@ func verifyAt(t *testing.T, ctx context.Context, tty *os.File, url string) (i *i
 	return i, ended
 }
 
-func TestTypedAPIKeysAreNotShown(t *testing.T) {
+func TestTypedAPIKeyIsNotEchoed(t *testing.T) {
 	asked := make(chan string, 1)
 	url := respond(t, limits.SubjectVerify, func(request string) *nats.Msg {
 		asked <- request
@@ -104,7 +104,7 @@ func TestTypedAPIKeysAreNotShown(t *testing.T) {
 	t.Error("the terminal does not show the end")
 }
 
-func TestInterruptedAPIKeyLeavesTheTerminalAsItWas(t *testing.T) {
+func TestInterruptRestoresTheTerminal(t *testing.T) {
 	keyboard, tty := openTerminal(t)
 	before := settingsOf(t, tty)
 	ctx, interrupt := context.WithCancel(t.Context())

@@ -122,7 +122,7 @@ func TestServiceEvents(t *testing.T) {
 }
 
 // The roles of deploy/nats.conf: a missing permission is reported as such, and not only as a missing answer.
-func TestWhatTheServerRefusesIsTold(t *testing.T) {
+func TestPermissionErrorsAreReported(t *testing.T) {
 	conf, err := os.ReadFile("../../deploy/nats.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestWhatTheServerRefusesIsTold(t *testing.T) {
 }
 
 // A watch ends when its user loses the permission to see events.
-func TestAWatchThatIsRefusedLater(t *testing.T) {
+func TestWatchEndsWhenPermissionIsLost(t *testing.T) {
 	allow := func(subscribe string) *server.Options {
 		return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Users: []*server.User{{
 			Username: "u", Password: "p", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{subscribe}}}}}}
@@ -171,8 +171,8 @@ func TestAWatchThatIsRefusedLater(t *testing.T) {
 	i.want(t, exitError, "", `Subscription to "limits.exceeded"`)
 }
 
-// TestAWatchTellsOfAnOutage: otherwise it would look like a time without events.
-func TestAWatchTellsOfAnOutage(t *testing.T) {
+// TestWatchReportsDisconnects: otherwise it would look like a time without events.
+func TestWatchReportsDisconnects(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t, server.RANDOM_PORT, "p")
 	port := s.Addr().(*net.TCPAddr).Port
@@ -231,8 +231,8 @@ func TestASignalEndsTheWaitForAServer(t *testing.T) {
 	}
 }
 
-// TestAnAnswerOfSomethingElse is neither a denial nor a success, because scripts act upon the exit status.
-func TestAnAnswerOfSomethingElse(t *testing.T) {
+// TestForeignAnswerIsAnError, neither a denial nor a success, because scripts act on the exit status.
+func TestForeignAnswerIsAnError(t *testing.T) {
 	for _, c := range []struct{ subject, verb, lacks string }{
 		{limits.SubjectConsume, "consume k --limit 1 --window 1m", "allowed"},
 		{limits.SubjectRefund, "refund k --limit 1 --window 1m", "allowed"},

@@ -93,8 +93,8 @@ b    1m    5/1m   0          now    denied, retry in 1s
 	}
 }
 
-// TestWhatIsChargedIsNotDenied: if a denial and a time to retry were shown, people would charge twice.
-func TestWhatIsChargedIsNotDenied(t *testing.T) {
+// TestChargePastLimitIsNotShownAsDenial: if a denial and a time to retry were shown, people would charge twice.
+func TestChargePastLimitIsNotShownAsDenial(t *testing.T) {
 	const reply = `{"allowed":false,"key":"k","name":"foo","limit":5,"remaining":0,"reset":1772366400000,"retryAfter":3600000,` +
 		`"blockedBy":"foo","message":"7 of 5 used in 1h; recorded past the limit"}`
 	url := respond(t, "limits.*", text(reply))
@@ -118,7 +118,7 @@ k    foo   5/1h   0          2026-03-01 13:00:00 in 1h  charged, past the limit
 	}
 }
 
-func TestServiceErrorsAreErrors(t *testing.T) {
+func TestServiceErrorsSetExitStatus(t *testing.T) {
 	body := `{"error":{"code":"invalid_window","field":"window","message":"window: unknown unit \"x\""}}`
 	url := respond(t, "limits.*", func(string) *nats.Msg {
 		return &nats.Msg{Data: []byte(body), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
@@ -244,8 +244,8 @@ func TestWatchEndsWithASignal(t *testing.T) {
 	i.want(t, exitDone, "", "watching")
 }
 
-// TestAValueMayBeginWithAMinus if it looks like a number, because no flag does.
-func TestAValueMayBeginWithAMinus(t *testing.T) {
+// TestNegativeNumbersAreValues: no flag looks like a number.
+func TestNegativeNumbersAreValues(t *testing.T) {
 	url := respond(t, "limits.>", text(`{"allowed":true,"counters":[]}`))
 	limiter(t, "list", "--prefix", "-5", "--nats-url", url).want(t, exitDone, "no counters", "")
 	limiter(t, "consume", "k", "--limit", "1", "--window", "-1m", "--nats-url", url).want(t, exitDone, "allowed", "")
@@ -273,7 +273,7 @@ func TestHealthcheck(t *testing.T) {
 	limiter(t, "healthcheck", "--http", "off").want(t, exitError, "", "nothing to check")
 }
 
-func TestSpan(t *testing.T) {
+func TestWaitTime(t *testing.T) {
 	tests := map[int64]string{
 		1: "1ms", 999: "999ms", 1000: "1s", 1001: "2s", 59_000: "59s", 59_001: "1m", 60_000: "1m", 61_000: "1m 1s",
 		3_600_000: "1h", 3_601_000: "1h 1m", 86_340_001: "1d", 86_400_000: "1d", 90_000_000: "1d 1h", 604_800_000: "7d",

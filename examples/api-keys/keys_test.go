@@ -23,8 +23,8 @@ func inFrontOf(t *testing.T, work http.HandlerFunc) *site {
 	return &site{url: web.URL, limiter: program.limiter}
 }
 
-// TestAHandlerThatPanics is logged as an error, whatever it had written before.
-func TestAHandlerThatPanics(t *testing.T) {
+// TestPanickingHandlerIsLogged as an error, whatever it had written before.
+func TestPanickingHandlerIsLogged(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]http.HandlerFunc{
 		"at once":       func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -66,8 +66,8 @@ func (s *site) wantLogged(t *testing.T, id string, status int) {
 	}
 }
 
-// TestTheStatusThatWasSentIsLogged, and not informational ones before it or later ones.
-func TestTheStatusThatWasSentIsLogged(t *testing.T) {
+// TestSentStatusIsLogged, and not informational ones before it or later ones.
+func TestSentStatusIsLogged(t *testing.T) {
 	t.Parallel()
 	s := inFrontOf(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusEarlyHints)
@@ -79,8 +79,8 @@ func TestTheStatusThatWasSentIsLogged(t *testing.T) {
 	s.wantLogged(t, id, http.StatusBadGateway)
 }
 
-// TestAHandlerBehindTheKeyMayStream: http.ResponseController finds the capabilities of the connection.
-func TestAHandlerBehindTheKeyMayStream(t *testing.T) {
+// TestAuthenticatedHandlerMayStream: http.ResponseController finds the capabilities of the connection.
+func TestAuthenticatedHandlerMayStream(t *testing.T) {
 	t.Parallel()
 	s := inFrontOf(t, func(w http.ResponseWriter, _ *http.Request) {
 		stream := http.NewResponseController(w)

@@ -156,9 +156,9 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// TestAHalfClosedConnectionIsNoWayAroundTheRate: if a client shuts down its half of the connection after its request, net/http ends
+// TestHalfClosedConnectionCannotBypassTheRate: if a client shuts down its half of the connection after its request, net/http ends
 // the request's context, but the client still gets the response.
-func TestAHalfClosedConnectionIsNoWayAroundTheRate(t *testing.T) {
+func TestHalfClosedConnectionCannotBypassTheRate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 100,", "limit: 1,"))
 	key, _ := s.key(t, "7")
@@ -212,9 +212,9 @@ func TestAlerts(t *testing.T) {
 	})
 }
 
-// TestAnImportIsBounded: a request that is charged once must not make an unbounded number of requests to the limiter, or of log
+// TestImportIsBounded: a request that is charged once must not make an unbounded number of requests to the limiter, or of log
 // lines. It does not run in parallel, since it replaces the log of the process.
-func TestAnImportIsBounded(t *testing.T) {
+func TestImportIsBounded(t *testing.T) {
 	s := serve(t, exampletest.SQLite, "policies.yaml")
 	key, _ := s.key(t, "7")
 	var lines bytes.Buffer
@@ -301,8 +301,8 @@ func (s *site) usage(t *testing.T, report string) *limits.Usage {
 	return u
 }
 
-// TestAPolicyThatIsNotThere: a valid key is not reported as unknown because the limiter was started without the policies.
-func TestAPolicyThatIsNotThere(t *testing.T) {
+// TestMissingPolicy: a valid key is not reported as unknown because the limiter was started without the policies.
+func TestMissingPolicy(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "name: key-rate", "name: another"))
 	key, _ := s.key(t, "7")
@@ -310,8 +310,8 @@ func TestAPolicyThatIsNotThere(t *testing.T) {
 	s.want(t, 401, `The request has no API key`, "GET /v1/contacts/7")
 }
 
-// TestTheLimiterIsAway: a key that was valid passes, and one that cannot be verified does not.
-func TestTheLimiterIsAway(t *testing.T) {
+// TestLimiterIsUnavailable: a key that was valid passes, and one that cannot be verified does not.
+func TestLimiterIsUnavailable(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
 	key, _ := s.key(t, "7")

@@ -71,8 +71,8 @@ func TestQuotas(t *testing.T) {
 	})
 }
 
-// TestAUserWithoutARow: a user without an override has no quota, whatever others have.
-func TestAUserWithoutARow(t *testing.T) {
+// TestUserWithoutOverrideHasNoQuota, whatever others have.
+func TestUserWithoutOverrideHasNoQuota(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
@@ -129,8 +129,8 @@ func TestAFailureIsNotCharged(t *testing.T) {
 	s.wantUsed(t, "quota:api:7", 1)
 }
 
-// TestAQuotaAtOnce: a quota that is charged before the work is never exceeded.
-func TestAQuotaAtOnce(t *testing.T) {
+// TestConcurrentChargesKeepTheQuota: a quota that is charged before the work is never exceeded.
+func TestConcurrentChargesKeepTheQuota(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
@@ -155,8 +155,8 @@ func TestAQuotaAtOnce(t *testing.T) {
 	})
 }
 
-// TestAUserWithHisOwnLimit: a user may have a limit of their own, and a quota resets by itself after a month.
-func TestAUserWithHisOwnLimit(t *testing.T) {
+// TestUserWithOwnLimit: a user may have a limit of their own, and a quota resets by itself after a month.
+func TestUserWithOwnLimit(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: month", "window: 1s, algorithm: fixed_window"))

@@ -98,8 +98,8 @@ func (s *server) use(t *testing.T, user, tier string) string {
 	return strings.Join(text, ", ")
 }
 
-// TestAMinute plays the first minute of a user in each tier.
-func TestAMinute(t *testing.T) {
+// TestFirstMinute plays the first minute of a user in each tier.
+func TestFirstMinute(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		for tier, limit := range map[string]int{"FREE": 5, "PRO": 20, "ENTERPRISE": 100} {
 			want := fmt.Sprintf("minute 0/%d %d left, day 0/%d %d left, money 0/100 100 left", limit, limit, limitOfDay(limit), limitOfDay(limit))
@@ -157,8 +157,8 @@ func (s *server) wantDenied(t *testing.T, tier string, limit int) {
 	}
 }
 
-// TestADay uses up the day without waiting for the minutes.
-func TestADay(t *testing.T) {
+// TestDailyLimit uses up the day without waiting for the minutes.
+func TestDailyLimit(t *testing.T) {
 	t.Parallel()
 	file, zone := policyFile(t)
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
@@ -195,9 +195,9 @@ func TestWorkThatFailsIsNotCharged(t *testing.T) {
 	})
 }
 
-// TestAStatusIsNoAttempt has a user change to a tier with a limit below what was used. Looking at the status counts as no denial: the
-// one attempt is the only denial.
-func TestAStatusIsNoAttempt(t *testing.T) {
+// TestStatusCountsAsNoDenial has a user change to a tier with a limit below what was used. Looking at the status counts as no
+// denial: the one attempt is the only denial.
+func TestStatusCountsAsNoDenial(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		request := limits.Request{Policy: "generations", Tier: "ENTERPRISE", Attributes: map[string]string{"user": "7"}, Cost: 60}
 		if _, err := s.client.Record(t.Context(), request); err != nil {
@@ -227,8 +227,8 @@ func TestAStatusIsNoAttempt(t *testing.T) {
 	})
 }
 
-// TestTheMinutePasses shortens the minute to a second.
-func TestTheMinutePasses(t *testing.T) {
+// TestMinuteResets shortens the minute to a second.
+func TestMinuteResets(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := start(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 1s", "limit: 5,", "limit: 1,"))
@@ -243,8 +243,8 @@ func TestTheMinutePasses(t *testing.T) {
 	})
 }
 
-// TestMoney reserves 30 cents for each render and charges what it cost.
-func TestMoney(t *testing.T) {
+// TestRenderIsChargedItsActualCost reserves 30 cents for each render and charges what it cost.
+func TestRenderIsChargedItsActualCost(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		render := func(cents string) answered {
 			t.Helper()
@@ -267,9 +267,9 @@ func TestMoney(t *testing.T) {
 	})
 }
 
-// TestARenderIsSettled even if its client closes its half of the connection, or if the middleware got no answer in time although the
+// TestRenderIsSettled even if its client closes its half of the connection, or if the middleware got no answer in time although the
 // limiter had reserved the cost.
-func TestARenderIsSettled(t *testing.T) {
+func TestRenderIsSettled(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		request := func(ctx context.Context, user string) *http.Request {
 			r := httptest.NewRequestWithContext(ctx, "POST", "/renders", strings.NewReader("cents=12"))
@@ -302,8 +302,8 @@ func TestARenderIsSettled(t *testing.T) {
 	})
 }
 
-// TestNothingIsRenderedUndecided: after the deadline other requests pass, but work that costs money does not.
-func TestNothingIsRenderedUndecided(t *testing.T) {
+// TestNoRenderWithoutADecision: after the deadline other requests pass, but work that costs money does not.
+func TestNoRenderWithoutADecision(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		hurried := *s
 		hurried.deadline = 1

@@ -9,8 +9,8 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// TestAReservationThatComesLateIsGivenBack: a request to reserve that got no answer may arrive after the release.
-func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
+// TestLateReservationIsReleased: a request to reserve that got no answer may arrive after the release.
+func TestLateReservationIsReleased(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		done := make(chan struct{})
 		go func() {
@@ -31,9 +31,9 @@ func TestAReservationThatComesLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestNothingIsGivenBackInVain: nothing is released after a refusal, an unknown id is not released again and again, and there are
+// TestReleasesAreBounded: nothing is released after a refusal, an unknown id is not released again and again, and there are
 // never more releases at a time than allowed.
-func TestNothingIsGivenBackInVain(t *testing.T) {
+func TestReleasesAreBounded(t *testing.T) {
 	onEachStore(t, func(t *testing.T, s *server) {
 		running := make(goroutines, 1)
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/renders", nil)

@@ -183,8 +183,8 @@ func TestBadForms(t *testing.T) {
 	}
 }
 
-// TestAtOnce sends 100 concurrent requests for each of the small limits. Exactly as many pass as the limit allows.
-func TestAtOnce(t *testing.T) {
+// TestConcurrentRequests sends 100 concurrent requests for each of the small limits. Exactly as many pass as the limit allows.
+func TestConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
@@ -206,9 +206,9 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFlood sends 10,000 requests, each with other addresses. Exactly as many pass as the global limit allows, and no more is stored
+// TestFlood sends 10,000 requests, each with other addresses. Exactly as many pass as the global limit allows, and no more is stored
 // than for those, since a denial stores nothing. The windows are long enough for a slow machine.
-func TestAFlood(t *testing.T) {
+func TestFlood(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 60s", "window: 1h"))
@@ -295,8 +295,8 @@ func (s *site) untilDenied(t *testing.T, request limits.Request) (asked time.Tim
 	return asked, nil
 }
 
-// TestNothingPassesUndecided: a burst makes answers late, and a request that passed because of that would not be counted.
-func TestNothingPassesUndecided(t *testing.T) {
+// TestNothingPassesWithoutADecision: a burst makes answers late, and a request that passed because of that would not be counted.
+func TestNothingPassesWithoutADecision(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "policies.yaml")
 	late := httptest.NewServer(handler(s.limiter, 1, nil))

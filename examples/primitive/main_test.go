@@ -81,8 +81,8 @@ func TestPrimitive(t *testing.T) {
 	})
 }
 
-// TestARetryPassesWhenItWasSaid waits for the end of a window of a second.
-func TestARetryPassesWhenItWasSaid(t *testing.T) {
+// TestRetryPassesAfterRetryAfter waits for the end of a window of a second.
+func TestRetryPassesAfterRetryAfter(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
 		request := limits.Per("api:ip:203.0.113.9", 2, "1s")
 		request.Cost = 2
@@ -245,9 +245,9 @@ func TestForward(t *testing.T) {
 	})
 }
 
-// TestANotificationOfAClientThatHasGone is charged, so it is sent: a client that has merely closed its half of the connection waits for
-// the answer.
-func TestANotificationOfAClientThatHasGone(t *testing.T) {
+// TestNotificationIsSentAfterHalfClose: it was charged, and a client that has merely closed its half of the connection waits
+// for the answer.
+func TestNotificationIsSentAfterHalfClose(t *testing.T) {
 	onEachStore(t, func(t *testing.T, c *limits.Client) {
 		gone, end := context.WithCancel(t.Context())
 		end()

@@ -178,8 +178,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestAtOnce: of concurrent requests exactly as many pass as the limit allows, with and without a role.
-func TestAtOnce(t *testing.T) {
+// TestConcurrentRequests: of concurrent requests exactly as many pass as the limit allows, with and without a role.
+func TestConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
@@ -194,8 +194,8 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestANewWindow has a client retry by itself: never before the reset, and then a new window starts at 1.
-func TestANewWindow(t *testing.T) {
+// TestNewWindowAfterReset has a client retry by itself: never before the reset, and then a new window starts at 1.
+func TestNewWindowAfterReset(t *testing.T) {
 	t.Parallel()
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 1s"))
@@ -299,9 +299,9 @@ func (s *site) wantTop(t *testing.T) {
 	}
 }
 
-// TestTheClientSide plays what a person sees: a short wait passes by itself, and a long one is counted down. Its hour begins with the
+// TestClientSide plays what a person sees: a short wait passes by itself, and a long one is counted down. Its hour begins with the
 // first request, because near the end of a clock hour the wait would be short.
-func TestTheClientSide(t *testing.T) {
+func TestClientSide(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "limit: 5, window: 1m", "limit: 1, window: 1s",
 		"limit: 1, window: 1h,", "limit: 1, window: 1h, anchor: first_use,"))
@@ -341,9 +341,9 @@ func (c *onCountdown) Write(text []byte) (int, error) {
 	return c.Builder.Write(text)
 }
 
-// TestTheCheckFails: no function with a limit runs without a decision, neither when the limiter has lost its store nor when there is
-// no limiter.
-func TestTheCheckFails(t *testing.T) {
+// TestNothingRunsWithoutADecision: no function with a limit runs without a decision, neither when the limiter has lost its store
+// nor when there is no limiter.
+func TestNothingRunsWithoutADecision(t *testing.T) {
 	t.Parallel()
 	var database string
 	s := serve(t, exampletest.Postgres, "policies.yaml", func(o *app.Options) { database = o.DatabaseURL })
@@ -368,8 +368,8 @@ func TestTheCheckFails(t *testing.T) {
 	}
 }
 
-// TestThePoliciesAreMissing: a limiter that was started without the file must not let everything pass.
-func TestThePoliciesAreMissing(t *testing.T) {
+// TestMissingPoliciesPassNothing: a limiter that was started without the file must not let everything pass.
+func TestMissingPoliciesPassNothing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, exampletest.SQLite, "")
 	s.wantFailed(t, "without policies")

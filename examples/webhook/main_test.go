@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestTheReceiverTakesWhatIsSignedAndNothingElse(t *testing.T) {
+func TestReceiverAcceptsOnlySignedMessages(t *testing.T) {
 	t.Parallel()
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // of the examples of Standard Webhooks
 	key, err := readSecret(secret)
@@ -65,8 +65,8 @@ func TestTheReceiverTakesWhatIsSignedAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestASecretThatIsNoneIsRefused: with an empty one, whoever knows this program could sign.
-func TestASecretThatIsNoneIsRefused(t *testing.T) {
+// TestInvalidSecretIsRefused: with an empty one, whoever knows this program could sign.
+func TestInvalidSecretIsRefused(t *testing.T) {
 	t.Parallel()
 	ofBytes := func(n int) string { return base64.StdEncoding.EncodeToString(make([]byte, n)) }
 	for _, bad := range []string{"", "secret", "whsec_", "whsec_%", "whsec_" + ofBytes(23), "whsec_" + ofBytes(65), ofBytes(32)} {

@@ -8,8 +8,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestWhoAsksIsToldThatTheDiskIsFull: "the store cannot be reached" would hide it. A trigger simulates the full disk.
-func TestWhoAsksIsToldThatTheDiskIsFull(t *testing.T) {
+// TestAnswersSayThatTheDiskIsFull: "the store cannot be reached" would hide it. A trigger simulates the full disk.
+func TestAnswersSayThatTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.DatabaseURL = testenv.Postgres(t)

@@ -144,8 +144,8 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// TestAHangUpIsNoEnd: SIGHUP may be sent to all processes, including those without a file.
-func TestAHangUpIsNoEnd(t *testing.T) {
+// TestSIGHUPWithoutFilesDoesNotStop: SIGHUP may be sent to all processes, including those without a file.
+func TestSIGHUPWithoutFilesDoesNotStop(t *testing.T) {
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAChannelThatCannotBeMadeFails until the file is corrected, instead of being taken for a removed one.
-func TestAChannelThatCannotBeMadeFails(t *testing.T) {
+// TestBrokenChannelFailsEveryAttempt until the file is corrected, instead of being taken for a removed one.
+func TestBrokenChannelFailsEveryAttempt(t *testing.T) {
 	t.Parallel()
 	maker, err := channel.NewMaker(channel.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -55,8 +55,8 @@ func TestAChannelThatCannotBeMadeFails(t *testing.T) {
 	}
 }
 
-// TestARuleThatCountsWronglyIsTold once for each file. A threshold of one denial cannot be counted wrongly.
-func TestARuleThatCountsWronglyIsTold(t *testing.T) {
+// TestMiscountingRuleIsLogged once for each file. A threshold of one denial cannot be counted wrongly.
+func TestMiscountingRuleIsLogged(t *testing.T) {
 	t.Parallel()
 	match := alerts.Match{Types: []string{limits.EventExceeded}}
 	rules := &alerts.Rules{Rules: []alerts.Rule{
@@ -75,8 +75,8 @@ func TestARuleThatCountsWronglyIsTold(t *testing.T) {
 	}
 }
 
-// TestAChannelThatIsRefusedIsToldAtOnce, once for each file: otherwise the first alert would show it.
-func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
+// TestForbiddenChannelTargetIsLogged once for each file, before the first alert shows it.
+func TestForbiddenChannelTargetIsLogged(t *testing.T) {
 	t.Parallel()
 	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
 		{Name: "log", Kind: alerts.ChannelLog},
@@ -99,8 +99,8 @@ func TestAChannelThatIsRefusedIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestTheStreamOfAlertsIsThereBeforeAnAlert, so that readers can create a consumer.
-func TestTheStreamOfAlertsIsThereBeforeAnAlert(t *testing.T) {
+// TestAlertsStreamExistsBeforeFirstAlert, so that readers can create a consumer.
+func TestAlertsStreamExistsBeforeFirstAlert(t *testing.T) {
 	t.Parallel()
 	nc := running(t, Run, options(t)).connect(t)
 	js := testenv.JetStream(t, nc)

@@ -13,7 +13,7 @@ import (
 	"github.com/seed503877ad/limits/internal/web"
 )
 
-func TestAlertsAreMuchWorkFromAHundredASecondOn(t *testing.T) {
+func TestBusyIsCalledFrom100AlertsASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		told := 0

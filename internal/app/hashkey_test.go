@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestHashKeysCanBeCompared in the logs of workers, which do not show the keys.
-func TestHashKeysCanBeCompared(t *testing.T) {
+// TestHashKeyFingerprintIsLogged, so that the keys of workers can be compared without being shown.
+func TestHashKeyFingerprintIsLogged(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.DataDir = t.TempDir()
@@ -53,8 +53,8 @@ func holdKey(t *testing.T, dir string) {
 	}
 }
 
-// TestAHashKeyThatIsLostOrAnotherIsTold, because then all hashed counters start from zero.
-func TestAHashKeyThatIsLostOrAnotherIsTold(t *testing.T) {
+// TestLostOrChangedHashKeyIsLogged, because then all hashed counters start from zero.
+func TestLostOrChangedHashKeyIsLogged(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.DataDir, o.Policies = t.TempDir(), writeFile(t, hashing(3))

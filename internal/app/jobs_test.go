@@ -27,7 +27,7 @@ func houseNames(o Options, s cleaner) (all []string) {
 	return all
 }
 
-func TestWhatIsKeptForEverHasNoJob(t *testing.T) {
+func TestUnlimitedRetentionHasNoPruneJob(t *testing.T) {
 	t.Parallel()
 	store := &sqlite.Store{}
 	want := []string{"expire", "overrides-prune 37 3 * * *"}
@@ -42,8 +42,8 @@ func TestWhatIsKeptForEverHasNoJob(t *testing.T) {
 	}
 }
 
-// TestJobsOfAFileRunWithoutAlerts: no separate alerter can run them on a limiter's SQLite file.
-func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
+// TestSQLiteJobsRunWithoutAlerts: no separate alerter can run them on a limiter's SQLite file.
+func TestSQLiteJobsRunWithoutAlerts(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.Alerter, o.CleanupEvery = "off", time.Minute
@@ -57,8 +57,8 @@ func TestJobsOfAFileRunWithoutAlerts(t *testing.T) {
 	}
 }
 
-// TestHouseJobsRemoveInBatches runs every job on a store that has more than a batch of rows for it.
-func TestHouseJobsRemoveInBatches(t *testing.T) {
+// TestMaintenanceJobsRemoveInBatches runs every job on a store that has more than a batch of rows for it.
+func TestMaintenanceJobsRemoveInBatches(t *testing.T) {
 	t.Parallel()
 	store := eachstore.SQLite(t, nil)
 	const expired, live = 2*batchSize + 7, 5
@@ -95,7 +95,7 @@ func TestHouseJobsRemoveInBatches(t *testing.T) {
 	}
 }
 
-func TestBatchesEnd(t *testing.T) {
+func TestRemovalInBatchesEnds(t *testing.T) {
 	t.Parallel()
 	endless := func(context.Context, int) (int, error) { return batchSize, nil }
 	if note, err := inBatches(t.Context(), "removed", 0, endless); note != "removed 500, more is left" || err != nil {
@@ -112,9 +112,9 @@ func TestBatchesEnd(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftIsRemovedFaster: with fast batches, pauses of 25 ms would take more than half of the time. With slow batches the
+// TestFastBatchesHaveFewerPauses: with fast batches, pauses of 25 ms would take more than half of the time. With slow batches the
 // pauses stay, because decisions are slow too then.
-func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
+func TestFastBatchesHaveFewerPauses(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]struct {
 		perSecond int
@@ -150,8 +150,8 @@ func TestWhatIsLeftIsRemovedFaster(t *testing.T) {
 	}
 }
 
-// TestBatchesThatGetSlowAreHalved between pauses, so that decisions do not wait for long.
-func TestBatchesThatGetSlowAreHalved(t *testing.T) {
+// TestBatchesPerPauseHalveWhenSlow, so that decisions do not wait for long.
+func TestBatchesPerPauseHalveWhenSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var together []int // batches without a pause in between

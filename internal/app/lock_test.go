@@ -14,9 +14,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestADataFolderIsOneLimiters: a limiter that keeps data in the folder locks it before anything is read, until everything is
+// TestDataFolderIsLockedByOneLimiter: a limiter that keeps data in the folder locks it before anything is read, until everything is
 // written. One that keeps no data in it does not lock it.
-func TestADataFolderIsOneLimiters(t *testing.T) {
+func TestDataFolderIsLockedByOneLimiter(t *testing.T) {
 	t.Parallel()
 	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
 	kept := map[string]func(o *Options){

@@ -11,7 +11,7 @@ import (
 )
 
 // A child process has its parent's files open until its exec.
-func TestALockIsFreeOnceItIsClosedThoughAChildHasItOpen(t *testing.T) {
+func TestCloseUnlocksWhileAChildHasTheFileOpen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
 	lock, err := lockFile(path)
@@ -34,8 +34,8 @@ func TestALockIsFreeOnceItIsClosedThoughAChildHasItOpen(t *testing.T) {
 	_ = lock.Close()
 }
 
-// TestALockThatIsRemovedHoldsAllTheSame: somebody may remove the file as a leftover.
-func TestALockThatIsRemovedHoldsAllTheSame(t *testing.T) {
+// TestLockSurvivesRemovalOfItsFile: somebody may remove the file as a leftover.
+func TestLockSurvivesRemovalOfItsFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
 	lock, err := lockFile(path)

@@ -69,8 +69,8 @@ func TestReport(t *testing.T) {
 	})
 }
 
-// TestAReportRightBehindMidnight: a day is reported only when every worker has written its counts of it.
-func TestAReportRightBehindMidnight(t *testing.T) {
+// TestReportJustAfterMidnight: a day is reported only when every worker has written its counts of it.
+func TestReportJustAfterMidnight(t *testing.T) {
 	t.Parallel()
 	eachstore.Run(t, func(t *testing.T, s store) {
 		midnight := time.Date(2026, 3, 30, 0, 0, 0, 0, time.UTC)
@@ -108,8 +108,8 @@ func onlyReport(t *testing.T, nc *nats.Conn) limits.Event {
 	return e
 }
 
-// TestAReportThatIsNotKeptFails: the job is not done before the stream has the report.
-func TestAReportThatIsNotKeptFails(t *testing.T) {
+// TestReportFailsUnlessStored: the job is not done before the stream has the report.
+func TestReportFailsUnlessStored(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)
 	nc, err := nats.Connect(server.ClientURL())

@@ -25,7 +25,7 @@ func readiness(t *testing.T, log *watcher) (ready bool, why string) {
 	return status == http.StatusOK, body
 }
 
-func TestLimitersThatDoNotShareAStoreAreTold(t *testing.T) {
+func TestLimitersWithDifferentStoresAreNotReady(t *testing.T) {
 	t.Parallel()
 	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
 	first, second := serving(t, natsURL, databaseURL), serving(t, natsURL, databaseURL)

@@ -144,8 +144,8 @@ func TestNATSRoles(t *testing.T) {
 	t.Parallel()
 	at := roles(t)
 	check, admin, events, alerter := at.as(t, "check"), at.as(t, "admin"), at.as(t, "events"), at.as(t, "alerter")
-	t.Run("a server checks, and does no more", func(t *testing.T) { checkRole(t, check) })
-	t.Run("answers go to inboxes alone", func(t *testing.T) { answersOfOthers(t, check, admin) })
+	t.Run("a server may only check", func(t *testing.T) { checkRole(t, check) })
+	t.Run("answers go only to inboxes", func(t *testing.T) { answersOfOthers(t, check, admin) })
 	t.Run("an administrator", func(t *testing.T) { adminRole(t, admin) })
 	t.Run("a reader of events", func(t *testing.T) { eventsRole(t, events) })
 	t.Run("an alerter", func(t *testing.T) { alerterRole(t, alerter) })
@@ -223,8 +223,8 @@ func adminRole(t *testing.T, admin *user) {
 	admin.isRefused(t, "$JS.API.STREAM.DELETE.LIMITS")
 }
 
-// TestWhoLooksAfterStreamsMay do what the nats command line does for the commands of docs/operations.md.
-func TestWhoLooksAfterStreamsMay(t *testing.T) {
+// TestStreamOperatorPermissions does what the nats command line does for the commands of docs/operations.md.
+func TestStreamOperatorPermissions(t *testing.T) {
 	t.Parallel()
 	at := &natsRoles{addr: rolesServer(t)}
 	u := at.as(t, "streams")
@@ -377,8 +377,8 @@ func alertOfADenial(t *testing.T, check, events *user) {
 	}
 }
 
-// TestAWorkerThatMayNotServeDoesNotStart: otherwise it would log that it is ready, and answer nobody.
-func TestAWorkerThatMayNotServeDoesNotStart(t *testing.T) {
+// TestWorkerWithoutServicePermissionsDoesNotStart: otherwise it would log that it is ready, and answer nobody.
+func TestWorkerWithoutServicePermissionsDoesNotStart(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSConfig(t, `jetstream {}
 		authorization { users: [{ user: w, password: p, permissions: { subscribe: { deny: ["limits.consume"] } } }] }`)

@@ -93,7 +93,7 @@ func holdMetrics(t *testing.T, addr, hash string) {
 	}
 }
 
-func TestPoliciesThatDoNotStart(t *testing.T) {
+func TestInvalidPoliciesFailTheStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		set  func(t *testing.T, o *Options)
@@ -130,8 +130,8 @@ func TestPoliciesThatDoNotStart(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsReadForEverDoesNotKeepTheStop: the stop comes while a file is being read, as on a network mount that hangs.
-func TestAFileThatIsReadForEverDoesNotKeepTheStop(t *testing.T) {
+// TestStopDoesNotWaitForAHangingRead: the stop comes while a file is being read, as on a network mount that hangs.
+func TestStopDoesNotWaitForAHangingRead(t *testing.T) {
 	path := writeFile(t, "first")
 	reading, release := make(chan struct{}, 10), make(chan struct{})
 	defer close(release)

@@ -14,8 +14,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAStoreThatRefusesToWorkIsNotReady: it answers pings, but all transactions fail.
-func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
+// TestNotReadyWhileTransactionsFail: it answers pings, but all transactions fail.
+func TestNotReadyWhileTransactionsFail(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.DatabaseURL = testenv.Postgres(t)
@@ -49,8 +49,8 @@ func TestAStoreThatRefusesToWorkIsNotReady(t *testing.T) {
 	}
 }
 
-// TestADamagedCounterIsNamed in the log, with the command that repairs it, and the command works.
-func TestADamagedCounterIsNamed(t *testing.T) {
+// TestCorruptCounterIsLogged with the command that repairs it, and the command works.
+func TestCorruptCounterIsLogged(t *testing.T) {
 	t.Parallel()
 	for what, damage := range map[string]string{"state": `state = '\x00ff'`, "spec": `spec = '{"algorithm":"none"}'`} {
 		t.Run(what, func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestADamagedCounterIsNamed(t *testing.T) {
 	}
 }
 
-// TestAStoreThatIsAwayFailsWithoutRequests: no requests come, so only the scrape can find out.
-func TestAStoreThatIsAwayFailsWithoutRequests(t *testing.T) {
+// TestStoreOutageIsDetectedWithoutRequests: no requests come, so only the scrape can find out.
+func TestStoreOutageIsDetectedWithoutRequests(t *testing.T) {
 	t.Parallel()
 	server := testenv.PostgresServer(t).Migrated()
 	o := options(t)
@@ -144,8 +144,8 @@ func get(t *testing.T, url string) (status int, body string) {
 	return r.StatusCode, string(text)
 }
 
-// TestAStartThatIsEndedSaysSo interrupts a start that waits for a missing server, and one that is about to open its file.
-func TestAStartThatIsEndedSaysSo(t *testing.T) {
+// TestInterruptedStartSaysSo interrupts a start that waits for a missing server, and one that is about to open its file.
+func TestInterruptedStartSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Options{
 		"PostgreSQL": {DatabaseURL: "postgres://limits@127.0.0.1:1/limits"},
@@ -165,9 +165,9 @@ func TestAStartThatIsEndedSaysSo(t *testing.T) {
 	}
 }
 
-// TestAStartThatWaitsAnswersHealthChecks: while a start waits for PostgreSQL or NATS it is alive, and /readyz names the missing
+// TestWaitingStartAnswersHealthChecks: while a start waits for PostgreSQL or NATS it is alive, and /readyz names the missing
 // server.
-func TestAStartThatWaitsAnswersHealthChecks(t *testing.T) {
+func TestWaitingStartAnswersHealthChecks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		set     func(o *Options)
@@ -214,8 +214,8 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestAnAlerterThatTakesNoEventsIsNotReady, though the store and NATS answer, and has no metric of pending events.
-func TestAnAlerterThatTakesNoEventsIsNotReady(t *testing.T) {
+// TestAlerterThatCannotConsumeIsNotReady, though the store and NATS answer, and has no metric of pending events.
+func TestAlerterThatCannotConsumeIsNotReady(t *testing.T) {
 	t.Parallel()
 	const pending = "\nlimits_alert_events_pending "
 	ready := func(t *testing.T, s *started, want int, cause, metric string) {

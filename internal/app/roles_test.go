@@ -127,8 +127,8 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 }
 
-// TestAStartWithoutRightsNamesThem: otherwise the limiter would start, and make every decision without the store.
-func TestAStartWithoutRightsNamesThem(t *testing.T) {
+// TestStartNamesMissingPrivileges: otherwise the limiter would start, and make every decision without the store.
+func TestStartNamesMissingPrivileges(t *testing.T) {
 	t.Parallel()
 	db := grantRoles(t)
 	nats := testenv.NATS(t).ClientURL()
@@ -182,9 +182,9 @@ func runUntilDone(t *testing.T, client *limits.Client, job string) {
 	}
 }
 
-// TestRightsOfRoles checks what each role may do with each table. S is SELECT, I INSERT, U UPDATE, D DELETE, s SELECT of some
+// TestPrivilegesOfRoles checks what each role may do with each table. S is SELECT, I INSERT, U UPDATE, D DELETE, s SELECT of some
 // columns.
-func TestRightsOfRoles(t *testing.T) {
+func TestPrivilegesOfRoles(t *testing.T) {
 	t.Parallel()
 	r := grantRoles(t)
 	rows, err := r.owner.Query(t.Context(), `SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'`)
@@ -232,8 +232,8 @@ func (r *dbRoles) rights(t *testing.T, role, table string) (rights string) {
 	return rights
 }
 
-// TestRolesCannotReadWhatTheyNeedNot tries it with a connection of the role.
-func TestRolesCannotReadWhatTheyNeedNot(t *testing.T) {
+// TestRolesAreDeniedUnneededAccess: each statement is tried with a connection of the role.
+func TestRolesAreDeniedUnneededAccess(t *testing.T) {
 	t.Parallel()
 	r := grantRoles(t)
 	for role, sql := range map[string]string{

@@ -173,7 +173,7 @@ func use(t *testing.T, natsURL, httpAddr string) {
 	}
 }
 
-func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
+func TestFailedStartLeavesNothingBehind(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -203,8 +203,8 @@ func TestAStartThatFailsLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestAStartIsGivenUp: a limiter that waits for its server ends when its context does, and leaves nothing behind.
-func TestAStartIsGivenUp(t *testing.T) {
+// TestWaitingStartEndsWithItsContext: a limiter that waits for its server ends when its context does, and leaves nothing behind.
+func TestWaitingStartEndsWithItsContext(t *testing.T) {
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -233,9 +233,9 @@ func TestAStartIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestAStartThatGaveUpSaysWhere: if the server hangs, the last attempt ends with the start's deadline, whose error alone names
-// neither the address nor the setting.
-func TestAStartThatGaveUpSaysWhere(t *testing.T) {
+// TestStartTimeoutNamesServerAndSetting: if the server hangs, the last attempt ends with the start's deadline, whose error alone
+// names neither the address nor the setting.
+func TestStartTimeoutNamesServerAndSetting(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, and nobody says anything
 	if err != nil {
@@ -252,7 +252,7 @@ func TestAStartThatGaveUpSaysWhere(t *testing.T) {
 	}
 }
 
-func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
+func TestNATSTokenIsNotLogged(t *testing.T) {
 	o := options(t)
 	addr := testenv.NATSConfig(t, "authorization { token: s3cret }\njetstream {}").Addr().String()
 	o.NATSURL = "nats://s3cret@" + addr
@@ -261,9 +261,9 @@ func TestATokenOfNATSStaysOutOfTheLog(t *testing.T) {
 	}
 }
 
-// TestAServerOfOnesOwnLeavesNoneToListen: if NATS_URL and NATS_LISTEN are both set, the log says which counts. NATS_URL may have
+// TestNATSURLOverridesNATSListen: if NATS_URL and NATS_LISTEN are both set, the log says which counts. NATS_URL may have
 // been meant for the client verbs.
-func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
+func TestNATSURLOverridesNATSListen(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	o.NATSURL = testenv.NATS(t).ClientURL()
@@ -278,8 +278,8 @@ func TestAServerOfOnesOwnLeavesNoneToListen(t *testing.T) {
 	}
 }
 
-// TestAnEmbeddedServerNeedsNoCredentials: settings for other NATS servers in the environment do not fail a start.
-func TestAnEmbeddedServerNeedsNoCredentials(t *testing.T) {
+// TestEmbeddedServerIgnoresNATSCredentials: settings for other NATS servers in the environment do not fail a start.
+func TestEmbeddedServerIgnoresNATSCredentials(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()

@@ -15,8 +15,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAPartThatDoesNotEndHoldsUpNoStop: the other parts are stopped, and the error names it.
-func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
+// TestHangingPartDoesNotBlockTheStop: the other parts are stopped, and the error names it.
+func TestHangingPartDoesNotBlockTheStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release, stopped := make(chan struct{}), false
@@ -37,8 +37,8 @@ func TestAPartThatDoesNotEndHoldsUpNoStop(t *testing.T) {
 	})
 }
 
-// TestPartsThatAllHangHoldUpNoStopForLong: a supervisor kills the process after 30 s, and what was lost must be logged by then.
-func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
+// TestStopIsBoundedWhenAllPartsHang: a supervisor kills the process after 30 s, and what was lost must be logged by then.
+func TestStopIsBoundedWhenAllPartsHang(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &limiter{}
@@ -64,8 +64,8 @@ func TestPartsThatAllHangHoldUpNoStopForLong(t *testing.T) {
 	})
 }
 
-// TestAPartThatIsWaitedForIsNamed: the stop waits for SQLite as long as it takes, but not for PostgreSQL.
-func TestAPartThatIsWaitedForIsNamed(t *testing.T) {
+// TestOverduePartIsLogged: the stop waits for SQLite as long as it takes, but not for PostgreSQL.
+func TestOverduePartIsLogged(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]string{"sqlite": "WARN still stopping", "postgres": "WARN the store was not closed"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -98,9 +98,9 @@ type hangingStore struct {
 
 func (s *hangingStore) Close() { <-s.end }
 
-// TestALimiterWhoseConnectionIsClosedForGoodEnds, so that a supervisor restarts it: over websockets nats.go sees all errors of
+// TestLimiterEndsWhenNATSConnectionIsClosed, so that a supervisor restarts it: over websockets nats.go sees all errors of
 // the server, and gives up after some.
-func TestALimiterWhoseConnectionIsClosedForGoodEnds(t *testing.T) {
+func TestLimiterEndsWhenNATSConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	var of server.Options
 	s := testenv.NATS(t, func(o *server.Options) {
