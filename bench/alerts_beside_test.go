@@ -74,7 +74,7 @@ func (d *testbed) waitQuiet(h *hook) error {
 		before = now
 		wait(d.ctx, time.Second)
 	}
-	return fmt.Errorf("messages still come %s after the last event", alertsDrain)
+	return fmt.Errorf("messages still arrive %s after the last event", alertsDrain)
 }
 
 // allInOne starts a limiter that runs everything in one process, and returns a testbed that uses its NATS server.

@@ -155,7 +155,7 @@ func (d *testbed) deleteAlerts() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	if err := d.js.DeleteStream(ctx, limits.AlertStream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("drop the stream %s: %w", limits.AlertStream, err)
+		return fmt.Errorf("delete the stream %s: %w", limits.AlertStream, err)
 	}
 	return d.deleteEvents()
 }

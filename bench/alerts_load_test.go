@@ -205,7 +205,7 @@ func (s *alertSite) drain(r *alertRun) error {
 		}
 		if first {
 			r.lag, r.undelivered = lag, undelivered
-			fmt.Fprintf(os.Stderr, "%d events published in %s, %d of them wait and %d are not told of\n", r.events, r.publishing, lag, undelivered)
+			fmt.Fprintf(os.Stderr, "%d events published in %s, %d of them pending and %d not reported\n", r.events, r.publishing, lag, undelivered)
 		}
 		if lag == 0 && undelivered == 0 {
 			r.drained = time.Since(began)
@@ -214,7 +214,7 @@ func (s *alertSite) drain(r *alertRun) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d events wait and %d are not told of %s after the last", lag, undelivered, alertsDrain)
+			return fmt.Errorf("%d events are pending and %d not reported %s after the last", lag, undelivered, alertsDrain)
 		}
 	}
 }

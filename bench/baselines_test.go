@@ -93,7 +93,7 @@ func (s baseline) run(d *testbed, l load) (m measured, err error) {
 	}
 	defer pool.Close()
 	if _, err := pool.Exec(ctx, s.schema); err != nil {
-		return m, fmt.Errorf("make function: %w", err)
+		return m, fmt.Errorf("create function: %w", err)
 	}
 	return s.load(ctx, pool, d, l)
 }

@@ -215,7 +215,7 @@ func (d *testbed) database(name string) (url string, drop func() error, err erro
 	}
 	drop = func() error { return exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)") }
 	if err := errors.Join(drop(), exec("CREATE DATABASE "+name)); err != nil {
-		return "", nil, fmt.Errorf("make database: %w", err)
+		return "", nil, fmt.Errorf("create database: %w", err)
 	}
 	u := *d.admin.Config()
 	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", u.User, u.Password, u.Host, u.Port, name), drop, nil
@@ -255,7 +255,7 @@ func (d *testbed) deleteEvents() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	if err := d.js.DeleteStream(ctx, "LIMITS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("drop the stream: %w", err)
+		return fmt.Errorf("delete the stream: %w", err)
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ func (g *growth) askAllTheTime(ctx context.Context, removal <-chan struct{}) (fl
 		select {
 		case <-removal:
 			if len(p99) == 0 {
-				return 0, fmt.Errorf("the removal had ended within %s", cleanFor)
+				return 0, fmt.Errorf("the removal ended within %s", cleanFor)
 			}
 			return median(p99), nil
 		default:

@@ -192,7 +192,7 @@ func (d *testbed) start(ready string, env []string, path string, args ...string)
 		case <-done:
 			return nil
 		case <-time.After(patience):
-			return fmt.Errorf("process %d outlives SIGKILL", cmd.Process.Pid)
+			return fmt.Errorf("process %d is still running after SIGKILL", cmd.Process.Pid)
 		}
 	}
 	select {

@@ -147,7 +147,7 @@ func (d *testbed) waitFolded(admin *pgx.Conn) error {
 	for {
 		var rows int
 		if err := admin.QueryRow(ctx, "SELECT count(*) FROM counters").Scan(&rows); err != nil {
-			return fmt.Errorf("wait until %d counters are folded, of which there are %d: %w", soakKeys, rows, err)
+			return fmt.Errorf("wait until %d counters are folded, %d so far: %w", soakKeys, rows, err)
 		}
 		if rows >= soakKeys {
 			return nil

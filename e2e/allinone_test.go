@@ -58,7 +58,7 @@ func (a *alone) waitSent(t *testing.T, user string, want int) {
 			n += times
 		}
 		if n != want {
-			return fmt.Errorf("%s was told of %d alerts, want %d", user, n, want)
+			return fmt.Errorf("%s got %d alerts, want %d", user, n, want)
 		}
 		return nil
 	})
@@ -89,7 +89,7 @@ func TestAllInOneDeliversAlerts(t *testing.T) {
 		name string
 		try  func(t *testing.T)
 	}{
-		{"a denial is told and resolved", a.resolves},
+		{"a denial raises an alert, which is resolved", a.resolves},
 		{"what the throttle holds is in a digest", a.digests},
 		{"a silence keeps it from being told until it ends", a.silences},
 		{"a target that is gone leaves dead letters, which are replayed", a.replays},

@@ -182,7 +182,7 @@ func cleanUnderLoad(t *testing.T, c cleaned) {
 	}
 	g.check(t)
 	if full := g.full.Load(); removed.Load() < enoughRemoved || full < cleanedKeys {
-		t.Errorf("%d counters were removed and %d windows of %d full; that says little", removed.Load(), full, len(g.allowed))
+		t.Errorf("%d counters were removed and %d windows of %d full; too few to test anything", removed.Load(), full, len(g.allowed))
 	}
 }
 

@@ -70,7 +70,7 @@ func TestShortWindowsWithLeasesNeverOverAdmit(t *testing.T) {
 					t.Errorf("%s: %v", limit.Algorithm, err)
 				}
 				if sum := admitted(charges); sum <= 2*(limit.Limit+limit.Burst) || denied == 0 {
-					t.Errorf("%s: %d admitted, %d denied: that tries little", limit.Algorithm, sum, denied)
+					t.Errorf("%s: %d admitted, %d denied: too few to test anything", limit.Algorithm, sum, denied)
 				}
 			})
 		}

@@ -263,7 +263,7 @@ func (l *ledger) play(t *testing.T, engines []*engine.Engine, clients, each int)
 	}
 	done.Wait()
 	if l.allowed[engine.Consume].Load() == 0 || l.denied[engine.Consume].Load() == 0 {
-		t.Errorf("%d allowed, %d denied: that tries little", l.allowed[engine.Consume].Load(), l.denied[engine.Consume].Load())
+		t.Errorf("%d allowed, %d denied: too few to test anything", l.allowed[engine.Consume].Load(), l.denied[engine.Consume].Load())
 	}
 }
 

@@ -240,7 +240,7 @@ func TestPolicyReloadsUnderLoadAreAtomic(t *testing.T) {
 		eventually(t, func() error {
 			var p limits.Policies
 			if err := json.Unmarshal(request(t, nc, limits.SubjectPolicies, `{}`).Data, &p); err != nil || !strings.Contains(p.Error, "limits.yaml:8") {
-				return fmt.Errorf("the broken file is not told of: %+v, %v", p, err)
+				return fmt.Errorf("the broken file is not reported: %+v, %v", p, err)
 			}
 			return nil
 		})
@@ -248,7 +248,7 @@ func TestPolicyReloadsUnderLoadAreAtomic(t *testing.T) {
 		replace(t, path, version(1))
 		inForce(1)
 		if asked.Load() < 100 {
-			t.Errorf("%d requests: that tries little", asked.Load())
+			t.Errorf("%d requests: too few to test anything", asked.Load())
 		}
 	})
 }

@@ -103,7 +103,7 @@ func TestThreeAlertersShareTheWork(t *testing.T) {
 	}
 	for user, alerts := range told {
 		if want := map[bool]int{true: throttled, false: 1}[slices.Contains(published, user)]; len(alerts) != want {
-			t.Errorf("%s was told of %d alerts, want %d", user, len(alerts), want)
+			t.Errorf("%s got %d alerts, want %d", user, len(alerts), want)
 		}
 	}
 	if n := hook.repeated(); n > 0 {

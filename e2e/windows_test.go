@@ -92,7 +92,7 @@ func TestShortWindowsNeverOverAdmit(t *testing.T) {
 				// Otherwise no window has ended, or none was full.
 				sum := admitted(charges)
 				if sum <= 2*(limit.Limit+limit.Burst) || denied == 0 {
-					t.Errorf("%s: %d admitted, %d denied: that tries little", limit.Algorithm, sum, denied)
+					t.Errorf("%s: %d admitted, %d denied: too few to test anything", limit.Algorithm, sum, denied)
 				}
 			})
 		}

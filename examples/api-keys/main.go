@@ -113,7 +113,7 @@ func (s *server) raise(ctx context.Context, user string, matches []string) (aler
 		if err != nil {
 			if !logged {
 				logged = true
-				log.Printf("no alert for user %q of match %q, nor of others that fail in this import: %v", user, match, err)
+				log.Printf("no alert for user %q, match %q: %v; further failures of this import are not logged", user, match, err)
 			}
 			// Below 500 the error may be about this match. Any other error would occur for the next matches, too.
 			if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status >= http.StatusInternalServerError {

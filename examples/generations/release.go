@@ -41,7 +41,7 @@ func (s *server) releaseUndecided(running goroutines) func(*http.Request, error)
 		}
 		job := r.Header.Get("X-Job")
 		if !running.try(func() { s.release(r.Context(), job, answered) }) {
-			log.Printf("job %s is not given back, as %d others are: %d cents may stay charged", job, cap(running), maxCents)
+			log.Printf("job %s was not released, because %d other releases are running: %d cents may stay charged", job, cap(running), maxCents)
 		}
 	}
 }

@@ -55,13 +55,13 @@ func handler(client *limits.Client, weatherURL string) http.Handler {
 func forward(w http.ResponseWriter, r *http.Request, api *http.Client, url string) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodGet, url, nil)
 	if err != nil {
-		http.Error(w, "the weather's address cannot be read", http.StatusInternalServerError)
+		http.Error(w, "invalid address of the weather service", http.StatusInternalServerError)
 		return
 	}
 	response, err := api.Do(request)
 	if err != nil {
 		log.Println("weather:", err)
-		http.Error(w, "no weather for now", http.StatusServiceUnavailable)
+		http.Error(w, "the weather service is not available", http.StatusServiceUnavailable)
 		return
 	}
 	defer response.Body.Close()

@@ -86,7 +86,7 @@ func (h *hook) verify(id, timestamp, signatures string, body []byte) error {
 			return nil
 		}
 	}
-	return errors.New("no signature fits")
+	return errors.New("no signature matches")
 }
 
 // first reports whether an id is new. A message that was not answered in time is sent again with the same id. A real

@@ -87,7 +87,7 @@ func told(t *testing.T, sub *nats.Subscription, log *watcher) (data limits.Alert
 	t.Helper()
 	m, err := sub.NextMsg(patience)
 	if err != nil {
-		t.Fatalf("nobody is told: %v\n%s", err, log)
+		t.Fatalf("no alert was published: %v\n%s", err, log)
 	}
 	var event struct {
 		Data *limits.AlertRaised `json:"data"`

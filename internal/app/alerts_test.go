@@ -40,14 +40,14 @@ func TestBrokenChannelFailsEveryAttempt(t *testing.T) {
 		}
 		err = all[1].Channel.Send(t.Context(), &alerts.Message{})
 		if err == nil || !strings.Contains(err.Error(), "cannot set up") || !strings.Contains(err.Error(), "secrets") {
-			t.Errorf("the reason is not told: %v", err)
+			t.Errorf("the reason is missing: %v", err)
 		}
 		if _, refused := errors.AsType[*alerts.Refusal](err); refused {
 			t.Error("it is not tried again")
 		}
 	}
 	if logged := strings.Count(lines.String(), "cannot set up"); logged != 1 {
-		t.Errorf("the log tells of it %d times, want once for a file", logged)
+		t.Errorf("logged %d times, want once for a file", logged)
 	}
 	now = rules([]byte("0123456789abcdef01234567"))
 	if _, still := c.named()[1].Channel.(brokenChannel); still {

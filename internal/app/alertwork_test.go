@@ -74,6 +74,6 @@ func TestABacklogOfEventsKeepsALimiterBusy(t *testing.T) {
 	select {
 	case <-busy:
 	case <-time.After(patience):
-		t.Errorf("nobody was told of 1000 events for %s", patience)
+		t.Errorf("Busy was not called for 1000 events within %s", patience)
 	}
 }

@@ -97,7 +97,7 @@ func TestLostOrChangedHashKeyIsLogged(t *testing.T) {
 			t.Errorf("%s: the key is in the log", c.name)
 		}
 		if c.name == "a new folder" && !strings.Contains(said, "hash key created; back it up\" file="+in("hash.key")) {
-			t.Errorf("nothing tells of the key that was made:\n%s", said)
+			t.Errorf("the created key is not logged:\n%s", said)
 		}
 	}
 }
