@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -10,16 +11,18 @@ import (
 // goroutine.
 func TestARequestSaysWhetherItIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	for _, limits := range [][]engine.Limit{nil, {per(t, "k", 10, "1m")}} {
-		answered := make(chan bool, 1)
-		r := &engine.Request{Verb: engine.Record, Limits: limits, Cost: 1}
-		r.Done = func(engine.Decision, error) { answered <- r.AtOnce }
-		if err := e.Submit(r); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		for _, limits := range [][]engine.Limit{nil, {per(t, "k", 10, "1m")}} {
+			answered := make(chan bool, 1)
+			r := &engine.Request{Verb: engine.Record, Limits: limits, Cost: 1}
+			r.Done = func(engine.Decision, error) { answered <- r.AtOnce }
+			if err := e.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+			if atOnce := <-answered; atOnce != (limits == nil) {
+				t.Errorf("with %d limits: %v", len(limits), atOnce)
+			}
 		}
-		if atOnce := <-answered; atOnce != (limits == nil) {
-			t.Errorf("with %d limits: %v", len(limits), atOnce)
-		}
-	}
+	})
 }

@@ -74,24 +74,26 @@ func TestAnIDAfterALostRace(t *testing.T) {
 }
 
 func TestMemoryNeverAllows(t *testing.T) {
-	step := time.Duration(0)
-	store := eachstore.SQLite(t, func() time.Time { return time.Now().Add(step) })
-	e := start(t, engine.Config{Store: store})
-	a, b, c := per(t, "a", 1, "2s"), per(t, "b", 100, "1h"), per(t, "c", 1, "1h")
-	ask(t, e, engine.Request{Limits: []engine.Limit{a}})
-	ask(t, e, engine.Request{Limits: []engine.Limit{c}})
-	ask(t, e, engine.Request{Limits: []engine.Limit{a, b}}) // denied by a
-	step = 5 * time.Second
-	ask(t, e, engine.Request{Limits: []engine.Limit{b, c}}) // denied by c
-	allowed := 0
-	for range 10 {
-		if d := ask(t, e, engine.Request{Limits: []engine.Limit{a, b}}); d.Allowed {
-			allowed++
+	synctest.Test(t, func(t *testing.T) {
+		step := time.Duration(0)
+		store := eachstore.SQLite(t, func() time.Time { return time.Now().Add(step) })
+		e := start(t, engine.Config{Store: store})
+		a, b, c := per(t, "a", 1, "2s"), per(t, "b", 100, "1h"), per(t, "c", 1, "1h")
+		ask(t, e, engine.Request{Limits: []engine.Limit{a}})
+		ask(t, e, engine.Request{Limits: []engine.Limit{c}})
+		ask(t, e, engine.Request{Limits: []engine.Limit{a, b}}) // denied by a
+		step = 5 * time.Second
+		ask(t, e, engine.Request{Limits: []engine.Limit{b, c}}) // denied by c
+		allowed := 0
+		for range 10 {
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{a, b}}); d.Allowed {
+				allowed++
+			}
 		}
-	}
-	if allowed > 1 {
-		t.Errorf("%d allowed of a limit of 1", allowed)
-	}
+		if allowed > 1 {
+			t.Errorf("%d allowed of a limit of 1", allowed)
+		}
+	})
 }
 
 // hanging is a store that does not answer.

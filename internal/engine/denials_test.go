@@ -169,40 +169,42 @@ func TestWhatIsRememberedFollowsWhatTheWorkerItselfCharges(t *testing.T) {
 
 func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	var told []engine.Forget
-	e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
-	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
-	exhaust := func() {
-		ask(t, e, consume)
-		if d := ask(t, e, consume); d.Allowed {
-			t.Fatal("not exhausted")
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		var told []engine.Forget
+		e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		exhaust := func() {
+			ask(t, e, consume)
+			if d := ask(t, e, consume); d.Allowed {
+				t.Fatal("not exhausted")
+			}
 		}
-	}
-	exhaust()
-	ask(t, e, engine.Request{Verb: engine.Refund, Limits: consume.Limits})
-	if d := ask(t, e, consume); !d.Allowed {
-		t.Error("denied after a refund")
-	}
-	if d := ask(t, e, consume); d.Allowed {
-		t.Error("allowed after the refund was used")
-	}
-	if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); n != 1 || err != nil {
-		t.Fatal(n, err)
-	}
-	if d := ask(t, e, consume); !d.Allowed {
-		t.Error("denied after a reset")
-	}
-	if diff := cmp.Diff([]engine.Forget{{Key: "k"}, {Key: "k"}}, told); diff != "" {
-		t.Errorf("other workers are told (-want +got)\n%s", diff)
-	}
-	ask(t, e, consume)
-	e.Forget(engine.Forget{All: true})
-	before := store.count()
-	ask(t, e, consume)
-	if store.count() == before {
-		t.Error("a denial is remembered after Forget")
-	}
+		exhaust()
+		ask(t, e, engine.Request{Verb: engine.Refund, Limits: consume.Limits})
+		if d := ask(t, e, consume); !d.Allowed {
+			t.Error("denied after a refund")
+		}
+		if d := ask(t, e, consume); d.Allowed {
+			t.Error("allowed after the refund was used")
+		}
+		if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, false); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if d := ask(t, e, consume); !d.Allowed {
+			t.Error("denied after a reset")
+		}
+		if diff := cmp.Diff([]engine.Forget{{Key: "k"}, {Key: "k"}}, told); diff != "" {
+			t.Errorf("other workers are told (-want +got)\n%s", diff)
+		}
+		ask(t, e, consume)
+		e.Forget(engine.Forget{All: true})
+		before := store.count()
+		ask(t, e, consume)
+		if store.count() == before {
+			t.Error("a denial is remembered after Forget")
+		}
+	})
 }
 
 // TestARefundIsToldOfBesideAConsume that is decided after it and written with it.
@@ -226,23 +228,25 @@ func TestARefundIsToldOfBesideAConsume(t *testing.T) {
 // TestAResetThatBreaksOffIsToldOf: it may have removed some counters.
 func TestAResetThatBreaksOffIsToldOf(t *testing.T) {
 	t.Parallel()
-	store := &failingReset{tap: openTap(t)}
-	var told []engine.Forget
-	e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
-	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
-	ask(t, e, consume)
-	if d := ask(t, e, consume); d.Allowed {
-		t.Fatal("not exhausted")
-	}
-	if n, err := e.Reset(t.Context(), engine.Selection{Prefix: "k"}, false); n != 1 || !errors.Is(err, engine.ErrUnavailable) {
-		t.Fatal(n, err)
-	}
-	if d := ask(t, e, consume); !d.Allowed {
-		t.Error("denied after a reset")
-	}
-	if diff := cmp.Diff([]engine.Forget{{Prefix: "k"}}, told); diff != "" {
-		t.Errorf("other workers are told (-want +got)\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := &failingReset{tap: openTap(t)}
+		var told []engine.Forget
+		e := start(t, engine.Config{Store: store, Broadcast: func(f engine.Forget) { told = append(told, f) }})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		ask(t, e, consume)
+		if d := ask(t, e, consume); d.Allowed {
+			t.Fatal("not exhausted")
+		}
+		if n, err := e.Reset(t.Context(), engine.Selection{Prefix: "k"}, false); n != 1 || !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatal(n, err)
+		}
+		if d := ask(t, e, consume); !d.Allowed {
+			t.Error("denied after a reset")
+		}
+		if diff := cmp.Diff([]engine.Forget{{Prefix: "k"}}, told); diff != "" {
+			t.Errorf("other workers are told (-want +got)\n%s", diff)
+		}
+	})
 }
 
 // failingReset resets, and then fails.
@@ -418,20 +422,22 @@ func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
 // because the store says it once.
 func TestASettleForgetsWhatOthersChanged(t *testing.T) {
 	t.Parallel()
-	store := &changedByOthers{tap: openTap(t)}
-	e := start(t, engine.Config{Store: store})
-	consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
-	for range 2 {
-		ask(t, e, consume)
-	}
-	store.say.Store(true)
-	if _, err := e.Settle(t.Context(), "unknown", 1); err == nil {
-		t.Fatal("settled what was not there")
-	}
-	before := store.count()
-	if ask(t, e, consume); store.count() == before {
-		t.Error("denied from memory what another worker changed")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := &changedByOthers{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
+		for range 2 {
+			ask(t, e, consume)
+		}
+		store.say.Store(true)
+		if _, err := e.Settle(t.Context(), "unknown", 1); err == nil {
+			t.Fatal("settled what was not there")
+		}
+		before := store.count()
+		if ask(t, e, consume); store.count() == before {
+			t.Error("denied from memory what another worker changed")
+		}
+	})
 }
 
 // changedByOthers says once that others have changed a counter.
@@ -452,20 +458,22 @@ func (s *changedByOthers) Update(ctx context.Context, b engine.Batch, decide fun
 // An answer that was lost on its way from the store is found as a receipt, and was not tallied yet.
 func TestAChargeIsTalliedOnceThoughItsCommitWasInDoubt(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	var tallied atomic.Int64
-	e := start(t, engine.Config{Store: store, Tally: func(*engine.Request, *engine.Decision) { tallied.Add(1) }})
-	var failed atomic.Bool
-	store.fail(func(committed bool) error {
-		if committed && failed.CompareAndSwap(false, true) {
-			return engine.ErrCommitUnknown
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		var tallied atomic.Int64
+		e := start(t, engine.Config{Store: store, Tally: func(*engine.Request, *engine.Decision) { tallied.Add(1) }})
+		var failed atomic.Bool
+		store.fail(func(committed bool) error {
+			if committed && failed.CompareAndSwap(false, true) {
+				return engine.ErrCommitUnknown
+			}
+			return nil
+		})
+		for range 3 {
+			ask(t, e, engine.Request{ID: "a", Limits: []engine.Limit{per(t, "k", 10, "1h")}})
 		}
-		return nil
+		if got := tallied.Load(); got != 1 || !failed.Load() {
+			t.Errorf("one charge, asked for three times, counted %d times", got)
+		}
 	})
-	for range 3 {
-		ask(t, e, engine.Request{ID: "a", Limits: []engine.Limit{per(t, "k", 10, "1h")}})
-	}
-	if got := tallied.Load(); got != 1 || !failed.Load() {
-		t.Errorf("one charge, asked for three times, counted %d times", got)
-	}
 }

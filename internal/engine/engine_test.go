@@ -142,57 +142,61 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 
 func TestSeveralLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	limits := func() []engine.Limit {
-		return []engine.Limit{per(t, "global", 1000, "1m"), per(t, "ip", 5, "1m"), per(t, "email", 3, "60m")}
-	}
-	for range 3 {
-		if d := ask(t, e, engine.Request{Limits: limits()}); !d.Allowed {
-			t.Fatalf("denied: %+v", d)
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		limits := func() []engine.Limit {
+			return []engine.Limit{per(t, "global", 1000, "1m"), per(t, "ip", 5, "1m"), per(t, "email", 3, "60m")}
 		}
-	}
-	d := ask(t, e, engine.Request{Limits: limits()})
-	if d.Allowed || d.Speaker().Key != "email" {
-		t.Fatalf("the fourth is to be denied by email: %+v", d)
-	}
-	for key, used := range map[string]int64{"global": 3, "ip": 3, "email": 3} {
-		c, err := e.Status(t.Context(), key)
-		if err != nil || len(c) != 1 || c[0].Used != used {
-			t.Errorf("%s: %+v, %v; want %d used", key, c, err, used)
+		for range 3 {
+			if d := ask(t, e, engine.Request{Limits: limits()}); !d.Allowed {
+				t.Fatalf("denied: %+v", d)
+			}
 		}
-	}
+		d := ask(t, e, engine.Request{Limits: limits()})
+		if d.Allowed || d.Speaker().Key != "email" {
+			t.Fatalf("the fourth is to be denied by email: %+v", d)
+		}
+		for key, used := range map[string]int64{"global": 3, "ip": 3, "email": 3} {
+			c, err := e.Status(t.Context(), key)
+			if err != nil || len(c) != 1 || c[0].Used != used {
+				t.Errorf("%s: %+v, %v; want %d used", key, c, err, used)
+			}
+		}
+	})
 }
 
 func TestAnIDChargesOnce(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	consume := func(id string, print byte) engine.Request {
-		return engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, ID: id, Fingerprint: [32]byte{print}, Cost: 1}
-	}
-	first := ask(t, e, consume("a", 1))
-	again := ask(t, e, consume("a", 1))
-	if diff := cmp.Diff(first, again); diff != "" {
-		t.Errorf("the same id is answered the same (-first +again)\n%s", diff)
-	}
-	ask(t, e, consume("b", 1))
-	denied := ask(t, e, consume("c", 1))
-	if denied.Allowed {
-		t.Fatal("the third id fits into a limit of 2")
-	}
-	ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 2, "1h")}})
-	if diff := cmp.Diff(denied, ask(t, e, consume("c", 1))); diff != "" {
-		t.Errorf("a denial is answered the same too (-first +again)\n%s", diff)
-	}
-	r := consume("a", 2)
-	if _, err := e.Do(t.Context(), &r); !errors.Is(err, engine.ErrIDConflict) {
-		t.Errorf("the same id with another body: %v, want %v", err, engine.ErrIDConflict)
-	}
-	// Another worker on the same store knows the id too.
-	other := start(t, engine.Config{Store: store})
-	if diff := cmp.Diff(first, ask(t, other, consume("a", 1))); diff != "" {
-		t.Errorf("another worker answers the same (-first +again)\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		consume := func(id string, print byte) engine.Request {
+			return engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, ID: id, Fingerprint: [32]byte{print}, Cost: 1}
+		}
+		first := ask(t, e, consume("a", 1))
+		again := ask(t, e, consume("a", 1))
+		if diff := cmp.Diff(first, again); diff != "" {
+			t.Errorf("the same id is answered the same (-first +again)\n%s", diff)
+		}
+		ask(t, e, consume("b", 1))
+		denied := ask(t, e, consume("c", 1))
+		if denied.Allowed {
+			t.Fatal("the third id fits into a limit of 2")
+		}
+		ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 2, "1h")}})
+		if diff := cmp.Diff(denied, ask(t, e, consume("c", 1))); diff != "" {
+			t.Errorf("a denial is answered the same too (-first +again)\n%s", diff)
+		}
+		r := consume("a", 2)
+		if _, err := e.Do(t.Context(), &r); !errors.Is(err, engine.ErrIDConflict) {
+			t.Errorf("the same id with another body: %v, want %v", err, engine.ErrIDConflict)
+		}
+		// Another worker on the same store knows the id too.
+		other := start(t, engine.Config{Store: store})
+		if diff := cmp.Diff(first, ask(t, other, consume("a", 1))); diff != "" {
+			t.Errorf("another worker answers the same (-first +again)\n%s", diff)
+		}
+	})
 }
 
 func TestTheSameIDTwiceInOneBatch(t *testing.T) {
@@ -229,70 +233,76 @@ func TestTheSameIDTwiceInOneBatch(t *testing.T) {
 }
 
 func TestCloseAnswersEverything(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	var answered atomic.Int64
-	const n = 1000
-	for i := range n {
-		err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, fmt.Sprint("k", i%10), n, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
-			if err == nil && d.Allowed && !d.Degraded {
-				answered.Add(1)
+	synctest.Test(t, func(t *testing.T) {
+		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		var answered atomic.Int64
+		const n = 1000
+		for i := range n {
+			err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, fmt.Sprint("k", i%10), n, "1h")}, Cost: 1, Done: func(d engine.Decision, err error) {
+				if err == nil && d.Allowed && !d.Degraded {
+					answered.Add(1)
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}})
-		if err != nil {
+		}
+		if err := e.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := e.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if answered.Load() != n {
-		t.Errorf("%d of %d answered", answered.Load(), n)
-	}
-	if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, Cost: 1}); !errors.Is(err, engine.ErrClosed) {
-		t.Errorf("submit after close: %v", err)
-	}
-	store.Close()
+		if answered.Load() != n {
+			t.Errorf("%d of %d answered", answered.Load(), n)
+		}
+		if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, Cost: 1}); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("submit after close: %v", err)
+		}
+		store.Close()
+	})
 }
 
 func TestARefundMakesNoCounter(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 10, "1h")}})
-	if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, true); n != 0 || err != nil {
-		t.Errorf("%d counters after a refund of one that was never charged; %v", n, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 10, "1h")}})
+		if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, true); n != 0 || err != nil {
+			t.Errorf("%d counters after a refund of one that was never charged; %v", n, err)
+		}
+	})
 }
 
 func TestListSkipsWhatIsNotUsed(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	for i := range 25 {
-		limits := []engine.Limit{per(t, fmt.Sprintf("a:%02d", i), 10, "1h")}
-		ask(t, e, engine.Request{Limits: limits})
-		if i%2 == 1 {
-			ask(t, e, engine.Request{Verb: engine.Refund, Limits: limits})
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		for i := range 25 {
+			limits := []engine.Limit{per(t, fmt.Sprintf("a:%02d", i), 10, "1h")}
+			ask(t, e, engine.Request{Limits: limits})
+			if i%2 == 1 {
+				ask(t, e, engine.Request{Verb: engine.Refund, Limits: limits})
+			}
 		}
-	}
-	var keys []string
-	var after engine.CounterID
-	for {
-		page, more, err := e.List(t.Context(), "a:", after, 3)
-		if err != nil || len(page) > 3 {
-			t.Fatal(len(page), err)
+		var keys []string
+		var after engine.CounterID
+		for {
+			page, more, err := e.List(t.Context(), "a:", after, 3)
+			if err != nil || len(page) > 3 {
+				t.Fatal(len(page), err)
+			}
+			for _, c := range page {
+				keys = append(keys, c.Key)
+				after = c.CounterID
+			}
+			if !more {
+				break
+			}
 		}
-		for _, c := range page {
-			keys = append(keys, c.Key)
-			after = c.CounterID
+		if len(keys) != 13 || keys[0] != "a:00" || keys[12] != "a:24" {
+			t.Errorf("keys %v: want the 13 with something used", keys)
 		}
-		if !more {
-			break
-		}
-	}
-	if len(keys) != 13 || keys[0] != "a:00" || keys[12] != "a:24" {
-		t.Errorf("keys %v: want the 13 with something used", keys)
-	}
+	})
 }
 
 func TestWhatWaitsIsWrittenTogetherInOrder(t *testing.T) {

@@ -91,22 +91,24 @@ func (c *counts) Decided(engine.Verb, string, string, bool, time.Duration) { c.a
 // TestARefusalIsCountedNowhere, with an id as without one, which never reaches the engine.
 func TestARefusalIsCountedNowhere(t *testing.T) {
 	t.Parallel()
-	store, told := openTap(t), new(counts)
-	e := start(t, engine.Config{Store: store, Observer: told})
-	gone := errors.New("no such policy")
-	ask(t, e, engine.Request{ID: "x"})
-	if _, err := e.Do(t.Context(), &engine.Request{ID: "x", Refusal: gone}); err != nil || told.answers != 2 {
-		t.Errorf("a repeat of what was allowed: %v, counted %d times with the first", err, told.answers)
-	}
-	refused := func(when string) {
-		t.Helper()
-		if _, err := e.Do(t.Context(), &engine.Request{ID: "y", Refusal: gone}); err != gone || told.answers != 2 {
-			t.Errorf("%s: %v, counted %d times with the two before", when, err, told.answers)
+	synctest.Test(t, func(t *testing.T) {
+		store, told := openTap(t), new(counts)
+		e := start(t, engine.Config{Store: store, Observer: told})
+		gone := errors.New("no such policy")
+		ask(t, e, engine.Request{ID: "x"})
+		if _, err := e.Do(t.Context(), &engine.Request{ID: "x", Refusal: gone}); err != nil || told.answers != 2 {
+			t.Errorf("a repeat of what was allowed: %v, counted %d times with the first", err, told.answers)
 		}
-	}
-	refused("a refusal")
-	store.fail(func(bool) error { return errors.New("connection refused") })
-	refused("one without the store")
+		refused := func(when string) {
+			t.Helper()
+			if _, err := e.Do(t.Context(), &engine.Request{ID: "y", Refusal: gone}); err != gone || told.answers != 2 {
+				t.Errorf("%s: %v, counted %d times with the two before", when, err, told.answers)
+			}
+		}
+		refused("a refusal")
+		store.fail(func(bool) error { return errors.New("connection refused") })
+		refused("one without the store")
+	})
 }
 
 // results are the answers to settles that an observer saw.

@@ -12,57 +12,61 @@ import (
 
 func TestWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
-	down := errors.New("connection refused")
-	for _, tt := range []struct {
-		onError engine.OnError
-		allowed []bool
-	}{
-		{engine.OnErrorAllow, []bool{true, true, true}},
-		{engine.OnErrorDeny, []bool{false, false, false}},
-		{engine.OnErrorLocal, []bool{true, true, false}},
-	} {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
-		store.fail(func(bool) error { return down })
-		for i, want := range tt.allowed {
-			d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, OnError: tt.onError})
-			if d.Allowed != want || !d.Degraded {
-				t.Errorf("on error %v, request %d: %+v; want allowed %v, degraded", tt.onError, i, d, want)
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("connection refused")
+		for _, tt := range []struct {
+			onError engine.OnError
+			allowed []bool
+		}{
+			{engine.OnErrorAllow, []bool{true, true, true}},
+			{engine.OnErrorDeny, []bool{false, false, false}},
+			{engine.OnErrorLocal, []bool{true, true, false}},
+		} {
+			store := openTap(t)
+			e := start(t, engine.Config{Store: store})
+			store.fail(func(bool) error { return down })
+			for i, want := range tt.allowed {
+				d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, OnError: tt.onError})
+				if d.Allowed != want || !d.Degraded {
+					t.Errorf("on error %v, request %d: %+v; want allowed %v, degraded", tt.onError, i, d, want)
+				}
+			}
+			for _, verb := range []engine.Verb{engine.Refund, engine.Record} {
+				r := engine.Request{Verb: verb, Limits: []engine.Limit{per(t, "k", 2, "1h")}, Cost: 1, OnError: tt.onError}
+				local := verb == engine.Record && tt.onError == engine.OnErrorLocal
+				if _, err := e.Do(t.Context(), &r); errors.Is(err, engine.ErrUnavailable) == local {
+					t.Errorf("on error %v, a %s that was not written: %v", tt.onError, verb, err)
+				}
 			}
 		}
-		for _, verb := range []engine.Verb{engine.Refund, engine.Record} {
-			r := engine.Request{Verb: verb, Limits: []engine.Limit{per(t, "k", 2, "1h")}, Cost: 1, OnError: tt.onError}
-			local := verb == engine.Record && tt.onError == engine.OnErrorLocal
-			if _, err := e.Do(t.Context(), &r); errors.Is(err, engine.ErrUnavailable) == local {
-				t.Errorf("on error %v, a %s that was not written: %v", tt.onError, verb, err)
-			}
-		}
-	}
+	})
 }
 
 // TestWithoutLimitsWhenTheStoreFails: nothing can deny then. An id makes no difference, except for
 // a refund, which was not written.
 func TestWithoutLimitsWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
-	down, gone := errors.New("connection refused"), errors.New("no such policy")
-	for _, onError := range []engine.OnError{engine.OnErrorAllow, engine.OnErrorDeny, engine.OnErrorLocal} {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
-		store.fail(func(bool) error { return down })
-		for _, id := range []string{"", "x"} {
-			if d := ask(t, e, engine.Request{ID: id, OnError: onError}); !d.Allowed || d.Degraded != (id != "") || d.Results == nil {
-				t.Errorf("on error %v, id %q: %+v", onError, id, d)
+	synctest.Test(t, func(t *testing.T) {
+		down, gone := errors.New("connection refused"), errors.New("no such policy")
+		for _, onError := range []engine.OnError{engine.OnErrorAllow, engine.OnErrorDeny, engine.OnErrorLocal} {
+			store := openTap(t)
+			e := start(t, engine.Config{Store: store})
+			store.fail(func(bool) error { return down })
+			for _, id := range []string{"", "x"} {
+				if d := ask(t, e, engine.Request{ID: id, OnError: onError}); !d.Allowed || d.Degraded != (id != "") || d.Results == nil {
+					t.Errorf("on error %v, id %q: %+v", onError, id, d)
+				}
+			}
+			for _, verb := range []engine.Verb{engine.Consume, engine.Record, engine.Refund} {
+				if _, err := e.Do(t.Context(), &engine.Request{Verb: verb, Cost: 1, ID: "y", Refusal: gone, OnError: onError}); err != gone {
+					t.Errorf("on error %v, a %s that is refused: %v", onError, verb, err)
+				}
+			}
+			if _, err := e.Do(t.Context(), &engine.Request{Verb: engine.Refund, Cost: 1, ID: "z", OnError: onError}); !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("on error %v, a refund with an id: %v", onError, err)
 			}
 		}
-		for _, verb := range []engine.Verb{engine.Consume, engine.Record, engine.Refund} {
-			if _, err := e.Do(t.Context(), &engine.Request{Verb: verb, Cost: 1, ID: "y", Refusal: gone, OnError: onError}); err != gone {
-				t.Errorf("on error %v, a %s that is refused: %v", onError, verb, err)
-			}
-		}
-		if _, err := e.Do(t.Context(), &engine.Request{Verb: engine.Refund, Cost: 1, ID: "z", OnError: onError}); !errors.Is(err, engine.ErrUnavailable) {
-			t.Errorf("on error %v, a refund with an id: %v", onError, err)
-		}
-	}
+	})
 }
 
 func TestTheCircuitClosesAgain(t *testing.T) {
@@ -97,44 +101,48 @@ func TestTheCircuitClosesAgain(t *testing.T) {
 
 func TestALostCommitCountsOnceWithAnID(t *testing.T) {
 	t.Parallel()
-	for _, committed := range []bool{true, false} {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
-		lost := false
-		store.fail(func(after bool) error {
-			if lost || after != committed {
-				return nil
+	synctest.Test(t, func(t *testing.T) {
+		for _, committed := range []bool{true, false} {
+			store := openTap(t)
+			e := start(t, engine.Config{Store: store})
+			lost := false
+			store.fail(func(after bool) error {
+				if lost || after != committed {
+					return nil
+				}
+				lost = true
+				return fmt.Errorf("cut: %w", engine.ErrCommitUnknown)
+			})
+			limits := []engine.Limit{per(t, "k", 10, "1h")}
+			d := ask(t, e, engine.Request{Limits: limits, ID: "once"})
+			if d.Degraded || !d.Allowed || d.Results[0].Used != 1 {
+				t.Errorf("committed %v: %+v", committed, d)
 			}
-			lost = true
-			return fmt.Errorf("cut: %w", engine.ErrCommitUnknown)
-		})
-		limits := []engine.Limit{per(t, "k", 10, "1h")}
-		d := ask(t, e, engine.Request{Limits: limits, ID: "once"})
-		if d.Degraded || !d.Allowed || d.Results[0].Used != 1 {
-			t.Errorf("committed %v: %+v", committed, d)
+			lost = false
+			if d := ask(t, e, engine.Request{Limits: limits}); !d.Degraded {
+				t.Errorf("committed %v: without an id it must not be written again: %+v", committed, d)
+			}
 		}
-		lost = false
-		if d := ask(t, e, engine.Request{Limits: limits}); !d.Degraded {
-			t.Errorf("committed %v: without an id it must not be written again: %+v", committed, d)
-		}
-	}
+	})
 }
 
 func TestALostRaceIsRunAgain(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	races := 5
-	store.fail(func(after bool) error {
-		if after || races == 0 {
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		races := 5
+		store.fail(func(after bool) error {
+			if after || races == 0 {
+				return nil
+			}
+			races--
+			return engine.ErrConflict
+		})
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}); d.Degraded || !d.Allowed {
+			t.Errorf("%+v", d)
 		}
-		races--
-		return engine.ErrConflict
 	})
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}); d.Degraded || !d.Allowed {
-		t.Errorf("%+v", d)
-	}
 }
 
 func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {

@@ -115,7 +115,10 @@ func start(t testing.TB, cfg engine.Config) *engine.Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := e.Close(context.Background()); err != nil {
+		// A store that a failed test holds would keep it open for ever.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := e.Close(ctx); err != nil {
 			t.Error(err)
 		}
 	})

@@ -57,27 +57,29 @@ func usedNow(t *testing.T, e *engine.Engine, key string) int64 {
 
 func TestALeasedKeyIsServedFromMemoryAndStoppedWithoutLoss(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	l := leased(t, "k", 1_000_000)
-	const n = 3000
-	for i := range int64(n) {
-		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used != i+1 || d.Results[0].Remaining != 1_000_000-i-1 {
-			t.Fatalf("answer %d: %+v", i+1, d.Results[0])
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 1_000_000)
+		const n = 3000
+		for i := range int64(n) {
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used != i+1 || d.Results[0].Remaining != 1_000_000-i-1 {
+				t.Fatalf("answer %d: %+v", i+1, d.Results[0])
+			}
 		}
-	}
-	if got := store.count(); got > n/2 {
-		t.Errorf("%d transactions for %d requests", got, n)
-	}
-	if got := usedNow(t, e, "k"); got < n {
-		t.Errorf("%d used, with what is leased; %d were allowed", got, n)
-	}
-	if err := e.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := usedNow(t, e, "k"); got != n {
-		t.Errorf("%d used after the worker gave its lease back, want %d", got, n)
-	}
+		if got := store.count(); got > n/2 {
+			t.Errorf("%d transactions for %d requests", got, n)
+		}
+		if got := usedNow(t, e, "k"); got < n {
+			t.Errorf("%d used, with what is leased; %d were allowed", got, n)
+		}
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := usedNow(t, e, "k"); got != n {
+			t.Errorf("%d used after the worker gave its lease back, want %d", got, n)
+		}
+	})
 }
 
 func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
@@ -85,65 +87,71 @@ func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			e := start(t, engine.Config{Store: openTap(t)})
-			l := leased(t, "k", 1000)
-			l.Window = window(t, "366d") // nothing leaves the window during the test
-			l.Algorithm = a
-			var allowed atomic.Int64
-			var clients sync.WaitGroup
-			for range 20 {
-				clients.Go(func() {
-					for range 100 {
-						d, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{l}, Cost: 1})
-						if err != nil {
-							t.Error(err)
-						} else if d.Allowed {
-							allowed.Add(1)
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, engine.Config{Store: openTap(t)})
+				l := leased(t, "k", 1000)
+				l.Window = window(t, "366d") // nothing leaves the window during the test
+				l.Algorithm = a
+				var allowed atomic.Int64
+				var clients sync.WaitGroup
+				for range 20 {
+					clients.Go(func() {
+						for range 100 {
+							d, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{l}, Cost: 1})
+							if err != nil {
+								t.Error(err)
+							} else if d.Allowed {
+								allowed.Add(1)
+							}
 						}
-					}
-				})
-			}
-			clients.Wait()
-			if got := allowed.Load(); got != 1000 {
-				t.Errorf("%d allowed, want 1000", got)
-			}
+					})
+				}
+				clients.Wait()
+				if got := allowed.Load(); got != 1000 {
+					t.Errorf("%d allowed, want 1000", got)
+				}
+			})
 		})
 	}
 }
 
 func TestACostThatALeaseCannotServeIsDecidedOverAllThatRemains(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	l := leased(t, "k", 1000)
-	n := warm(t, e, l)
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 1000 - n}); !d.Allowed || d.Results[0].Remaining != 0 {
-		t.Errorf("the rest of %d: %+v", 1000-n, d)
-	}
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Allowed {
-		t.Errorf("one more: %+v", d)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 1000)
+		n := warm(t, e, l)
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 1000 - n}); !d.Allowed || d.Results[0].Remaining != 0 {
+			t.Errorf("the rest of %d: %+v", 1000-n, d)
+		}
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Allowed {
+			t.Errorf("one more: %+v", d)
+		}
+	})
 }
 
 func TestSeveralLeasedLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	small, large := leased(t, "small", 400), leased(t, "large", 1_000_000)
-	n := warm(t, e, large)
-	both := []engine.Limit{small, large}
-	var allowed int64
-	for range 600 {
-		if ask(t, e, engine.Request{Limits: both}).Allowed {
-			allowed++
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		small, large := leased(t, "small", 400), leased(t, "large", 1_000_000)
+		n := warm(t, e, large)
+		both := []engine.Limit{small, large}
+		var allowed int64
+		for range 600 {
+			if ask(t, e, engine.Request{Limits: both}).Allowed {
+				allowed++
+			}
 		}
-	}
-	if err := e.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if s, l := usedNow(t, e, "small"), usedNow(t, e, "large"); allowed != 400 || s != 400 || l != 400+n {
-		t.Errorf("%d allowed; %d used of the small limit, %d of the large after %d alone", allowed, s, l, n)
-	}
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, l := usedNow(t, e, "small"), usedNow(t, e, "large"); allowed != 400 || s != 400 || l != 400+n {
+			t.Errorf("%d allowed; %d used of the small limit, %d of the large after %d alone", allowed, s, l, n)
+		}
+	})
 }
 
 // TestWhatALeaseServedInVainIsNotCharged: if a worker has a lease of one limit and none of the
@@ -196,42 +204,46 @@ func failOnce(store *tap, err error) {
 
 func TestALeaseOutlivesATransactionThatFailed(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	l := leased(t, "k", 100_000)
-	n := warm(t, e, l)
-	held := usedNow(t, e, "k") - n
-	failOnce(store, errors.New("disk"))
-	// It costs more than the lease has, so a transaction settles it: the first fails, the second
-	// succeeds.
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); d.Degraded || d.Results[0].Used != n+held+1 {
-		t.Fatalf("%d used and %d held before; after %d more: %+v", n, held, held+1, d)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		n := warm(t, e, l)
+		held := usedNow(t, e, "k") - n
+		failOnce(store, errors.New("disk"))
+		// It costs more than the lease has, so a transaction settles it: the first fails, the second
+		// succeeds.
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); d.Degraded || d.Results[0].Used != n+held+1 {
+			t.Fatalf("%d used and %d held before; after %d more: %+v", n, held, held+1, d)
+		}
+	})
 }
 
 // If it is not known whether a transaction that gave a lease back was committed, the lease is lost:
 // to serve from it might charge nothing.
 func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	l := leased(t, "k", 100_000)
-	n := warm(t, e, l)
-	held := usedNow(t, e, "k") - n
-	failOnce(store, engine.ErrCommitUnknown)
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); !d.Degraded {
-		t.Fatalf("decided in doubt: %+v", d)
-	}
-	before := store.count()
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); store.count() == before || d.Results[0].Used < n+1 {
-		t.Errorf("%d used and %d held before: %+v", n, held, d)
-	}
-	if err := e.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := usedNow(t, e, "k"); got < n+1 || got > n+1+held {
-		t.Errorf("%d used in the end; %d were, and at most %d are lost", got, n+1, held)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		n := warm(t, e, l)
+		held := usedNow(t, e, "k") - n
+		failOnce(store, engine.ErrCommitUnknown)
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); !d.Degraded {
+			t.Fatalf("decided in doubt: %+v", d)
+		}
+		before := store.count()
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); store.count() == before || d.Results[0].Used < n+1 {
+			t.Errorf("%d used and %d held before: %+v", n, held, d)
+		}
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := usedNow(t, e, "k"); got < n+1 || got > n+1+held {
+			t.Errorf("%d used in the end; %d were, and at most %d are lost", got, n+1, held)
+		}
+	})
 }
 
 // estimating decides like a store with what it remembers: at a time that its clock passed some
@@ -283,18 +295,20 @@ func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T
 // newer worker wrote meanwhile.
 func TestALeaseThatWasNotChargedInTheEndIsNone(t *testing.T) {
 	t.Parallel()
-	store := &overtaken{tap: openTap(t)}
-	e := start(t, engine.Config{Store: store})
-	l := leased(t, "k", 100_000)
-	n := warm(t, e, l)
-	held := usedNow(t, e, "k") - n
-	store.state = []byte("written by a newer worker")
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); !d.Degraded {
-		t.Fatalf("decided over a counter that cannot be read: %+v", d)
-	}
-	if got := e.Leased(); got != 0 {
-		t.Errorf("%d leased of a counter that cannot be read", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := &overtaken{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 100_000)
+		n := warm(t, e, l)
+		held := usedNow(t, e, "k") - n
+		store.state = []byte("written by a newer worker")
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: held + 1}); !d.Degraded {
+			t.Fatalf("decided over a counter that cannot be read: %+v", d)
+		}
+		if got := e.Leased(); got != 0 {
+			t.Errorf("%d leased of a counter that cannot be read", got)
+		}
+	})
 }
 
 // overtaken calls decide again, with another state of the first counter if there is one.
@@ -368,18 +382,20 @@ func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 // Requests that no lease can serve do not count as demand.
 func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	l, exact := leased(t, "k", 100_000), per(t, "exact", 100_000, "1h")
-	for i := range 100 {
-		ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: strconv.Itoa(i)})
-		ask(t, e, engine.Request{Limits: []engine.Limit{l, exact}})
-	}
-	if got := e.Leased(); got != 0 {
-		t.Errorf("%d leased", got)
-	}
-	if got := usedNow(t, e, "k"); got != 200 {
-		t.Errorf("%d used after 200 requests", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		l, exact := leased(t, "k", 100_000), per(t, "exact", 100_000, "1h")
+		for i := range 100 {
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: strconv.Itoa(i)})
+			ask(t, e, engine.Request{Limits: []engine.Limit{l, exact}})
+		}
+		if got := e.Leased(); got != 0 {
+			t.Errorf("%d leased", got)
+		}
+		if got := usedNow(t, e, "k"); got != 200 {
+			t.Errorf("%d used after 200 requests", got)
+		}
+	})
 }
 
 // A lease that was served to its end is settled too. Otherwise it would count as lent while others

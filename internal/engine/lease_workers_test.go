@@ -56,19 +56,21 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := openTap(t)
-			workers := startWorkers(t, store, 2)
-			n := warm(t, workers[0], l)
-			c.change(t, workers[1])
-			before := store.count()
-			d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}})
-			if store.count() == before {
-				t.Fatalf("served from a lease: %+v", d)
-			}
-			// What was lent at the redefinition was charged anew, and is no longer known as lent.
-			if got, want := d.Results[0].Used, c.used(n); got != want && (name != "another limit" || got < want) {
-				t.Errorf("%d used after %d requests and the change, want %d", got, n, want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				store := openTap(t)
+				workers := startWorkers(t, store, 2)
+				n := warm(t, workers[0], l)
+				c.change(t, workers[1])
+				before := store.count()
+				d := ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}})
+				if store.count() == before {
+					t.Fatalf("served from a lease: %+v", d)
+				}
+				// What was lent at the redefinition was charged anew, and is no longer known as lent.
+				if got, want := d.Results[0].Used, c.used(n); got != want && (name != "another limit" || got < want) {
+					t.Errorf("%d used after %d requests and the change, want %d", got, n, want)
+				}
+			})
 		})
 	}
 }
@@ -80,7 +82,9 @@ func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
 	for _, more := range []int64{0, 100} {
 		t.Run(fmt.Sprint(more, " more for some"), func(t *testing.T) {
 			t.Parallel()
-			testLeasesOfWorkers(t, more)
+			synctest.Test(t, func(t *testing.T) {
+				testLeasesOfWorkers(t, more)
+			})
 		})
 	}
 }
@@ -168,21 +172,23 @@ func TestWhatOthersAreToldOfIsNeverSure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := &estimating{tap: openTap(t)}
-			e := start(t, engine.Config{Store: store})
-			l := per(t, "k", 100_000, "366d")
-			l.Threshold, l.Algorithm, l.Leased = -1, engine.FixedWindow, c.leased
-			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 5, ID: "job"})
-			if c.leased {
-				warmFrom(t, start(t, engine.Config{Store: store.tap}), l, 5)
-			}
-			before := store.unsure.Load()
-			if err := c.do(t, e, l); err != nil {
-				t.Fatal(err)
-			}
-			if again := store.unsure.Load() - before; again > 0 != c.unsure {
-				t.Errorf("decided again %d times", again)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				store := &estimating{tap: openTap(t)}
+				e := start(t, engine.Config{Store: store})
+				l := per(t, "k", 100_000, "366d")
+				l.Threshold, l.Algorithm, l.Leased = -1, engine.FixedWindow, c.leased
+				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 5, ID: "job"})
+				if c.leased {
+					warmFrom(t, start(t, engine.Config{Store: store.tap}), l, 5)
+				}
+				before := store.unsure.Load()
+				if err := c.do(t, e, l); err != nil {
+					t.Fatal(err)
+				}
+				if again := store.unsure.Load() - before; again > 0 != c.unsure {
+					t.Errorf("decided again %d times", again)
+				}
+			})
 		})
 	}
 }

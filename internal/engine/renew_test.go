@@ -42,15 +42,17 @@ func TestASpentLeaseOfACounterThatWasResetIsNotRenewed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			both := workers(t, openTap(t))
-			spend(t, both[0], leased(t, "k", 1_000_000_000))
-			if _, err := both[1].Reset(t.Context(), engine.Selection{Key: "k"}, false); err != nil {
-				t.Fatal(err)
-			}
-			ask(t, both[0], engine.Request{Limits: []engine.Limit{per(t, "other", 10, "1h")}})
-			if used := usedNow(t, both[0], "k"); used != 0 || both[0].Leased() != 0 {
-				t.Errorf("%d used and %d leased of a counter that nobody asked for since its reset", used, both[0].Leased())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				both := workers(t, openTap(t))
+				spend(t, both[0], leased(t, "k", 1_000_000_000))
+				if _, err := both[1].Reset(t.Context(), engine.Selection{Key: "k"}, false); err != nil {
+					t.Fatal(err)
+				}
+				ask(t, both[0], engine.Request{Limits: []engine.Limit{per(t, "other", 10, "1h")}})
+				if used := usedNow(t, both[0], "k"); used != 0 || both[0].Leased() != 0 {
+					t.Errorf("%d used and %d leased of a counter that nobody asked for since its reset", used, both[0].Leased())
+				}
+			})
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -16,82 +17,92 @@ func shadowed(l engine.Limit, policy string) engine.Limit {
 // TestAShadowDenialIsToldAndChargesNothing plays it through the store, with what answers from memory beside it.
 func TestAShadowDenialIsToldAndChargesNothing(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	trial := shadowed(per(t, "k", 1, "1h"), "trial")
-	trial.Leased = true // which shadow gives up on
-	beside := per(t, "beside", 10, "1h")
-	for i := range 3 {
-		d := ask(t, e, engine.Request{Limits: []engine.Limit{trial, beside}})
-		if !d.Allowed || d.Shadow != (i > 0) || d.Results[0].Used != 1 || d.Results[1].Used != int64(i+1) {
-			t.Errorf("request %d: %+v", i, d)
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		trial := shadowed(per(t, "k", 1, "1h"), "trial")
+		trial.Leased = true // which shadow gives up on
+		beside := per(t, "beside", 10, "1h")
+		for i := range 3 {
+			d := ask(t, e, engine.Request{Limits: []engine.Limit{trial, beside}})
+			if !d.Allowed || d.Shadow != (i > 0) || d.Results[0].Used != 1 || d.Results[1].Used != int64(i+1) {
+				t.Errorf("request %d: %+v", i, d)
+			}
 		}
-	}
-	for range 3 { // alone, with nothing beside it that the store would have to be asked for
-		if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}}); !d.Allowed || !d.Shadow {
-			t.Errorf("alone: %+v", d)
+		for range 3 { // alone, with nothing beside it that the store would have to be asked for
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}}); !d.Allowed || !d.Shadow {
+				t.Errorf("alone: %+v", d)
+			}
 		}
-	}
-	if events := store.events(t); len(events) != 2 || events[1].Type != engine.EventExceeded || events[1].Policy != "trial" {
-		t.Errorf("events %+v; want a warning and a denial of the policy in shadow", events)
-	}
+		if events := store.events(t); len(events) != 2 || events[1].Type != engine.EventExceeded || events[1].Policy != "trial" {
+			t.Errorf("events %+v; want a warning and a denial of the policy in shadow", events)
+		}
+	})
 }
 
 // TestSettleLeavesAShadowLimitThatWasNotCharged: it takes nothing back of what others charged, charges nothing and refuses
 // nothing.
 func TestSettleLeavesAShadowLimitThatWasNotCharged(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
-	ask(t, e, engine.Request{Cost: 10, Limits: []engine.Limit{trial, beside}})
-	for id, limits := range map[string][]engine.Limit{"with another": {trial, beside}, "alone": {trial}} {
-		for _, cost := range []int64{0, 5, 7} {
-			id := fmt.Sprint(id, cost)
-			ask(t, e, engine.Request{Cost: 5, ID: id, Limits: limits})
-			d, err := e.Settle(t.Context(), id, cost)
-			if err != nil || !d.Allowed || len(d.Results) != len(limits)-1 {
-				t.Errorf("%s settled to %d: %+v, %v", id, cost, d, err)
-			}
-			if used := usedNow(t, e, "k"); used != 10 {
-				t.Fatalf("%s settled to %d: %d used of the limit in shadow, want 10", id, cost, used)
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
+		ask(t, e, engine.Request{Cost: 10, Limits: []engine.Limit{trial, beside}})
+		for id, limits := range map[string][]engine.Limit{"with another": {trial, beside}, "alone": {trial}} {
+			for _, cost := range []int64{0, 5, 7} {
+				id := fmt.Sprint(id, cost)
+				ask(t, e, engine.Request{Cost: 5, ID: id, Limits: limits})
+				d, err := e.Settle(t.Context(), id, cost)
+				if err != nil || !d.Allowed || len(d.Results) != len(limits)-1 {
+					t.Errorf("%s settled to %d: %+v, %v", id, cost, d, err)
+				}
+				if used := usedNow(t, e, "k"); used != 10 {
+					t.Fatalf("%s settled to %d: %d used of the limit in shadow, want 10", id, cost, used)
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestSettleChargesAShadowLimitAndIsNotRefusedByIt: one that was charged is settled with the others.
 func TestSettleChargesAShadowLimitAndIsNotRefusedByIt(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
-	ask(t, e, engine.Request{Cost: 5, ID: "job", Limits: []engine.Limit{trial, beside}})
-	d, err := e.Settle(t.Context(), "job", 12)
-	if err != nil || !d.Allowed || !d.Shadow || usedNow(t, e, "k") != 12 || usedNow(t, e, "beside") != 12 {
-		t.Errorf("%+v, %v", d, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
+		ask(t, e, engine.Request{Cost: 5, ID: "job", Limits: []engine.Limit{trial, beside}})
+		d, err := e.Settle(t.Context(), "job", 12)
+		if err != nil || !d.Allowed || !d.Shadow || usedNow(t, e, "k") != 12 || usedNow(t, e, "beside") != 12 {
+			t.Errorf("%+v, %v", d, err)
+		}
+	})
 }
 
 func TestShadowNeverRefusesWithoutTheStore(t *testing.T) {
 	t.Parallel()
-	store := openTap(t)
-	e := start(t, engine.Config{Store: store})
-	store.fail(func(bool) error { return errors.New("down") })
-	trial := shadowed(per(t, "k", 1, "1h"), "trial")
-	if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}, OnError: engine.OnErrorDeny}); !d.Allowed || !d.Degraded {
-		t.Errorf("%+v; want it allowed", d)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.fail(func(bool) error { return errors.New("down") })
+		trial := shadowed(per(t, "k", 1, "1h"), "trial")
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}, OnError: engine.OnErrorDeny}); !d.Allowed || !d.Degraded {
+			t.Errorf("%+v; want it allowed", d)
+		}
+	})
 }
 
 // TestPoliciesShareNoCounter holds that the counters of two policies, and an inline one, are three; and that what is
 // shown is the limit's name.
 func TestPoliciesShareNoCounter(t *testing.T) {
 	t.Parallel()
-	e := start(t, engine.Config{Store: openTap(t)})
-	for _, name := range []string{"1m", engine.PolicyName("a", "1m"), engine.PolicyName("b", "1m")} {
-		l := per(t, "k", 5, "1m")
-		l.Name = name
-		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used != 1 || d.Results[0].Name != "1m" {
-			t.Errorf("%q: %+v", name, d.Results[0])
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		for _, name := range []string{"1m", engine.PolicyName("a", "1m"), engine.PolicyName("b", "1m")} {
+			l := per(t, "k", 5, "1m")
+			l.Name = name
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}}); d.Results[0].Used != 1 || d.Results[0].Name != "1m" {
+				t.Errorf("%q: %+v", name, d.Results[0])
+			}
 		}
-	}
+	})
 }
