@@ -143,7 +143,7 @@ func ask(tb testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
 
 func asked(tb testing.TB, nc *nats.Conn, request *nats.Msg) *nats.Msg {
 	tb.Helper()
-	m, err := nc.RequestMsg(request, 5*time.Second)
+	m, err := nc.RequestMsg(request, patience)
 	if err != nil {
 		tb.Fatalf("%s %s: %v", request.Subject, request.Data, err)
 	}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -51,7 +52,15 @@ type LeadConfig struct {
 	// Rest is called with true when this worker stands by, and with false when it is to decide
 	// again. The latter returns when the worker knows what was decided meanwhile, or ctx ends.
 	Rest func(ctx context.Context, resting bool)
+	// times are answerTimes, unless a test sets them.
+	times leadTimes
 }
+
+// leadTimes are how long the deciding worker may take for an answer: answerTimeout, slowAnswer and
+// promptAnswer.
+type leadTimes struct{ timeout, slow, prompt time.Duration }
+
+var answerTimes = leadTimes{answerTimeout, slowAnswer, promptAnswer}
 
 // lead decides whether this worker decides. One goroutine runs it.
 type lead struct {
@@ -98,6 +107,7 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 	if err != nil {
 		host = "unknown"
 	}
+	cfg.times = cmp.Or(cfg.times, answerTimes)
 	l := &lead{cfg: cfg, svc: svc, conn: svc.cfg.Conn, log: svc.cfg.Logger, inbox: make(chan *nats.Msg, 256)}
 	l.own.Store(&rank{Since: time.Now().UnixNano(), Worker: fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8])})
 	l.deciding.Store(true)
@@ -150,11 +160,11 @@ func (l *lead) checkDeciding(ctx context.Context) {
 	if !able {
 		own.Since = 0
 	}
-	other, took, err := l.askStaying(ctx, own, answerTimeout)
+	other, took, err := l.askStaying(ctx, own, l.cfg.times.timeout)
 	switch {
 	case ctx.Err() != nil || errors.Is(err, nats.ErrDisconnected):
 		return
-	case err == nil && (!able || l.withoutNetwork(took) < promptAnswer && time.Now().After(l.overlapUntil)):
+	case err == nil && (!able || l.withoutNetwork(took) < l.cfg.times.prompt && time.Now().After(l.overlapUntil)):
 		l.answerTime = took
 		l.standBy(ctx, other)
 		return
@@ -201,8 +211,9 @@ func (l *lead) askStaying(ctx context.Context, own rank, resend time.Duration) (
 // whether it is slow. A very long time counts as no more than twice slowAnswer: it may have been
 // this process that stood still.
 func (l *lead) answersSlowly(took time.Duration) bool {
-	l.answerTime += (min(took, 2*slowAnswer) - l.answerTime) / 16
-	return l.answerTime >= slowAnswer && l.withoutNetwork(l.answerTime) >= slowAnswer
+	slow := l.cfg.times.slow
+	l.answerTime += (min(took, 2*slow) - l.answerTime) / 16
+	return l.answerTime >= slow && l.withoutNetwork(l.answerTime) >= slow
 }
 
 // startOverlap has this worker decide beside a slow one for a while, each time for longer.
@@ -218,11 +229,11 @@ func (l *lead) startOverlap() {
 // answer each travel to the server and on, which is two round trips. It returns 0 if that is
 // unknown.
 func (l *lead) withoutNetwork(took time.Duration) time.Duration {
-	if took < promptAnswer {
+	if took < l.cfg.times.prompt {
 		return took
 	}
 	began := time.Now()
-	if l.conn.FlushTimeout(answerTimeout) != nil {
+	if l.conn.FlushTimeout(l.cfg.times.timeout) != nil {
 		return 0
 	}
 	return took - 2*time.Since(began)

@@ -127,7 +127,7 @@ func (l *lead) ask(ctx context.Context, own rank, resend time.Duration) (other r
 	}
 	subject, inbox, first := l.subject(), strings.TrimSuffix(l.answerSub.Subject, "*"), l.questions+1
 	began := time.Now()
-	for time.Since(began) < answerTimeout {
+	for time.Since(began) < l.cfg.times.timeout {
 		if !connected(l.conn) {
 			return other, 0, nats.ErrDisconnected // the question would be buffered and sent later
 		}

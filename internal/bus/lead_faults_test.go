@@ -136,7 +136,7 @@ func TestAWorkerBehindAServerThatHangsStandsByAgain(t *testing.T) {
 	a := startLeadWorker(t, srv.ClientURL(), "db")
 	waitForDeciders(t, []*leadWorker{a}, 0)
 	w := newSlowLink(t, srv, 0, unchanged)
-	b := startLeadWorker(t, w.url, "db")
+	b := startLeadWorker(t, w.url, "db", impatiently)
 	waitForDeciders(t, []*leadWorker{a, b}, 0)
 	for range 3 {
 		w.blocked.Lock()
@@ -165,9 +165,7 @@ func TestAReconnectDuringADrainLeavesNoSubscription(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for b.Deciding() {
-			time.Sleep(100 * time.Microsecond)
-		}
+		waitFor(t, "it stands by", func() bool { return !b.Deciding() })
 		if err := b.nc.ForceReconnect(); err != nil {
 			t.Fatal(err)
 		}
@@ -230,9 +228,7 @@ func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 	time.Sleep(2 * decidingAskInterval) // it is not new
 	end := askContinuously(t, url)
 	next := startLeadWorker(t, url, "db")
-	for next.Deciding() {
-		time.Sleep(100 * time.Microsecond)
-	}
+	waitFor(t, "the next stands by", func() bool { return !next.Deciding() })
 	if err := w.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -244,8 +240,8 @@ func TestAWorkerThatStopsAtOnceHandsOver(t *testing.T) {
 // TestWorkersFarFromTheirServerStandBy: the time that the network takes is not taken for load.
 func TestWorkersFarFromTheirServerStandBy(t *testing.T) {
 	t.Parallel()
-	w := newSlowLink(t, testenv.NATS(t), 12*time.Millisecond, unchanged) // an answer takes 48 ms
-	all := []*leadWorker{startLeadWorker(t, w.url, "db"), startLeadWorker(t, w.url, "db")}
+	link := newSlowLink(t, testenv.NATS(t), 100*time.Millisecond, unchanged) // an answer takes 400 ms
+	all := startLeadWorkers(t, link.url, 2, func(w *leadWorker) { w.times.slow, w.times.prompt = 300*time.Millisecond, 200*time.Millisecond })
 	waitForDeciders(t, all, 0)
 	time.Sleep(3 * decidingAskInterval)
 	waitForDeciders(t, all, 0)
@@ -254,7 +250,7 @@ func TestWorkersFarFromTheirServerStandBy(t *testing.T) {
 // TestAWorkerThatStoodStillBlamesNobody for the time in which it did not look.
 func TestAWorkerThatStoodStillBlamesNobody(t *testing.T) {
 	t.Parallel()
-	l := new(lead)
+	l := &lead{cfg: LeadConfig{times: answerTimes}}
 	for range 100 {
 		l.answerTime += (time.Millisecond - l.answerTime) / 16
 	}

@@ -29,6 +29,8 @@ type leadWorker struct {
 	disabled atomic.Bool
 	// slowly is how long its requests take to be taken.
 	slowly time.Duration
+	// times are how long others may take for an answer.
+	times leadTimes
 	// reads, when set, is called when a rest is over.
 	reads func(ctx context.Context)
 }
@@ -54,7 +56,7 @@ func startLeadWorker(t *testing.T, url, store string, change ...func(*leadWorker
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	w := &leadWorker{nc: nc}
+	w := &leadWorker{nc: nc, times: patientTimes}
 	for _, f := range change {
 		f(w)
 	}
@@ -65,14 +67,14 @@ func startLeadWorker(t *testing.T, url, store string, change ...func(*leadWorker
 			w.decided.Add(1)
 			return allowing(r)
 		}},
-		Lead: &LeadConfig{Store: store, Able: w.able, Rest: w.rest},
+		Lead: &LeadConfig{Store: store, Able: w.able, Rest: w.rest, times: w.times},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Service = s
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := s.Stop(ctx); err != nil && !w.nc.IsClosed() {
 			t.Error(err)
@@ -81,12 +83,18 @@ func startLeadWorker(t *testing.T, url, store string, change ...func(*leadWorker
 	return w
 }
 
-func startLeadWorkers(t *testing.T, url string, n int) (all []*leadWorker) {
+func startLeadWorkers(t *testing.T, url string, n int, change ...func(*leadWorker)) (all []*leadWorker) {
 	for range n {
-		all = append(all, startLeadWorker(t, url, "db"))
+		all = append(all, startLeadWorker(t, url, "db", change...))
 	}
 	return all
 }
+
+// patientTimes are for tests in which no worker hangs or is slow, whatever else the machine has to do.
+var patientTimes = leadTimes{timeout: patience / 4, slow: patience, prompt: patience}
+
+// impatiently has a worker notice one that hangs, but none that is slow.
+func impatiently(w *leadWorker) { w.times.timeout = answerTimeout }
 
 // waitForDeciders waits until exactly the wanted workers decide.
 func waitForDeciders(t *testing.T, all []*leadWorker, want ...int) {
@@ -142,7 +150,7 @@ func TestOfSeveralWorkersOneDecides(t *testing.T) {
 // infos asks the services on a server for their info, until n answer at the same time.
 func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		inbox := nc.NewInbox()
 		sub, err := nc.SubscribeSync(inbox)
 		if err != nil {
@@ -152,7 +160,15 @@ func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
 			t.Fatal(err)
 		}
 		all = nil
-		for m, err := sub.NextMsg(200 * time.Millisecond); err == nil; m, err = sub.NextMsg(200 * time.Millisecond) {
+		for {
+			wait := patience / 10
+			if len(all) >= n {
+				wait = 200 * time.Millisecond
+			}
+			m, err := sub.NextMsg(wait)
+			if err != nil {
+				break
+			}
 			var info micro.Info
 			if err := json.Unmarshal(m.Data, &info); err != nil {
 				t.Fatal(err)
@@ -181,7 +197,7 @@ func askContinuously(t *testing.T, url string) (end func() []error) {
 				return
 			default:
 			}
-			if _, err := nc.Request(limits.SubjectConsume, []byte(hot), 5*time.Second); err != nil {
+			if _, err := nc.Request(limits.SubjectConsume, []byte(hot), patience); err != nil {
 				failed = append(failed, err)
 			}
 		}
@@ -201,9 +217,7 @@ func TestAWorkerThatStopsHandsOver(t *testing.T) {
 		}
 		all[i].lead.deciding.Store(false) // for waitForDeciders, below
 		if i == 0 {
-			for !all[1].Deciding() && !all[2].Deciding() {
-				time.Sleep(time.Millisecond)
-			}
+			waitFor(t, "one of the others decides", func() bool { return all[1].Deciding() || all[2].Deciding() })
 		}
 	}
 	waitForDeciders(t, all, 2)
@@ -232,9 +246,7 @@ func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 	waitForDeciders(t, all, 0)
 	all[0].nc.Close()
 	all = all[1:]
-	for all[0].Deciding() == all[1].Deciding() { // until all but one stand by again
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "all but one stand by again", func() bool { return all[0].Deciding() != all[1].Deciding() })
 	time.Sleep(2 * decidingAskInterval) // and it stays so
 	if all[0].Deciding() == all[1].Deciding() {
 		t.Errorf("the first of two that are left decides: %t, and the other: %t", all[0].Deciding(), all[1].Deciding())
@@ -277,7 +289,7 @@ func newImpostor(t *testing.T, url, subject string) *impostor {
 func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := startLeadWorkers(t, url, 2)
+	all := startLeadWorkers(t, url, 2, impatiently)
 	waitForDeciders(t, all, 0)
 	other := newImpostor(t, url, all[0].lead.subject())
 	waitForDeciders(t, all)
@@ -300,7 +312,7 @@ func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
-	all := startLeadWorkers(t, url, 2)
+	all := startLeadWorkers(t, url, 2, func(w *leadWorker) { w.times = answerTimes })
 	other := newImpostor(t, url, all[0].lead.subject())
 	waitForDeciders(t, all)
 	decides := func() bool { return all[0].Deciding() || all[1].Deciding() }
@@ -356,7 +368,7 @@ func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
 	server.Kill()
 	server.Start()
 	nc := dial(t, server.URL)
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(patience); ; {
 		if _, err := nc.Request(limits.SubjectConsume, []byte(hot), time.Second); err == nil {
 			break
 		} else if time.Now().After(end) {
@@ -401,7 +413,7 @@ func TestInvalidQuestionsAreNotAnswered(t *testing.T) {
 			t.Fatal(err)
 		}
 		for {
-			m, err := sub.NextMsg(5 * time.Second)
+			m, err := sub.NextMsg(patience)
 			if err != nil {
 				t.Fatal(err)
 			}
