@@ -69,7 +69,7 @@ func (s *Service) reset(ctx context.Context, data []byte) (any, error) {
 	}
 	if req.Key != "" {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, storeTimeout)
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.storeTimeout)
 		defer cancel()
 	}
 	n, err := s.cfg.Engine.Reset(ctx, engine.Selection{Key: req.Key, Prefix: req.Prefix}, req.DryRun)

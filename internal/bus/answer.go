@@ -36,12 +36,12 @@ type answerFunc func(ctx context.Context, data []byte) (any, error)
 
 // storeHandler makes the handler of an endpoint that uses the store.
 func (s *Service) storeHandler(answer answerFunc) micro.HandlerFunc {
-	return s.asyncHandler(s.storeSlots, storeTimeout, answer)
+	return s.asyncHandler(s.storeSlots, s.cfg.storeTimeout, answer)
 }
 
 // scanHandler makes the handler of an endpoint that may have to go through many rows.
 func (s *Service) scanHandler(answer answerFunc) micro.HandlerFunc {
-	return s.asyncHandler(s.storeSlots, scanTimeout, answer)
+	return s.asyncHandler(s.storeSlots, s.cfg.scanTimeout, answer)
 }
 
 // asyncHandler makes a handler that answers on a goroutine of its own, or with 503 if no slot is

@@ -120,7 +120,7 @@ func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := Healthy(ctx, r.nc); err != nil {
 		t.Error(err)
@@ -411,10 +411,10 @@ func TestServerErrorsDoNotEndTheConnectionForGood(t *testing.T) {
 			}
 			select {
 			case <-back:
-			case <-time.After(10 * time.Second):
+			case <-time.After(patience):
 				t.Fatalf("the connection is %s: %v", nc.Status(), nc.LastError())
 			}
-			if err := nc.FlushTimeout(5 * time.Second); err != nil || nc.MaxPayload() != 4096 {
+			if err := nc.FlushTimeout(patience); err != nil || nc.MaxPayload() != 4096 {
 				t.Errorf("%v, and it takes %d", err, nc.MaxPayload())
 			}
 			for line := range lines {

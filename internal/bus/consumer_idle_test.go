@@ -78,12 +78,13 @@ func TestReturnedEventsDoNotCountAsTaken(t *testing.T) {
 		t.Errorf("said %q", said)
 	}
 	l.pause(time.Time{})
-	for l.c.CaughtUp().UnixMilli() == 0 {
+	waitFor(t, "all are taken", func() bool {
 		l.c.idle.askedAt = time.Time{}
 		if err := l.c.pass(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return l.c.CaughtUp().UnixMilli() != 0
+	})
 	if len(l.k.events) != 3 {
 		t.Errorf("%d taken, want 3", len(l.k.events))
 	}
@@ -139,7 +140,7 @@ func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
+	if _, err := other.Next(jetstream.FetchMaxWait(patience)); err != nil {
 		t.Fatal(err)
 	}
 	l.publish(1)

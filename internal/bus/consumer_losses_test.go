@@ -68,7 +68,7 @@ func made(t *testing.T, do func() error) {
 		if err == nil {
 			return
 		}
-		if refused, is := errors.AsType[*jetstream.APIError](err); !is || refused.ErrorCode != storeFailed || time.Since(begin) > 10*time.Second {
+		if refused, is := errors.AsType[*jetstream.APIError](err); !is || refused.ErrorCode != storeFailed || time.Since(begin) > patience {
 			t.Fatal(err)
 		}
 	}

@@ -236,11 +236,12 @@ func TestCaughtUpWhenAllIsTaken(t *testing.T) {
 		t.Errorf("%v, up to %s", err, c.CaughtUp())
 	}
 	away = false
-	for c.CaughtUp().Before(published) { // the last pull finds nothing
+	waitFor(t, "the last pull finds nothing", func() bool {
 		if err := c.pass(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return !c.CaughtUp().Before(published)
+	})
 	if len(k.events) != 10 {
 		t.Errorf("%d events taken, want 10", len(k.events))
 	}

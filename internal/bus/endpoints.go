@@ -53,10 +53,10 @@ func (s *Service) parts(decide bool) []part {
 			{limits.SubjectCheck, s.handleDecision},
 			{limits.SubjectRecord, s.handleDecision},
 			{limits.SubjectRefund, s.handleDecision},
-			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, storeTimeout, s.status)},
+			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, s.cfg.storeTimeout, s.status)},
 			{limits.SubjectList, s.storeHandler(s.list)},
 			{limits.SubjectReset, s.scanHandler(s.reset)},
-			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, storeTimeout, s.settle)},
+			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, s.cfg.storeTimeout, s.settle)},
 		}},
 		{limiter, []endpoint{
 			{limits.SubjectPolicies, s.storeHandler(s.policies)},

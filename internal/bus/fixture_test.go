@@ -124,7 +124,7 @@ func serve(tb testing.TB, e Decider, change ...func(*ServiceConfig)) (*Service, 
 	tb.Helper()
 	url := testenv.NATS(tb).ClientURL()
 	cfg := ServiceConfig{Conn: connect(tb, url), Engine: e, Version: "1.2.3", WarningThreshold: 0.1,
-		Logger: slog.New(slog.DiscardHandler)}
+		Logger: slog.New(slog.DiscardHandler), storeTimeout: patience, scanTimeout: patience}
 	for _, f := range change {
 		f(&cfg)
 	}

@@ -186,9 +186,7 @@ func TestAnAnswerOutlivesItsConnection(t *testing.T) {
 	if err := s.cfg.Conn.ForceReconnect(); err != nil {
 		t.Fatal(err)
 	}
-	for s.cfg.Conn.Stats().Reconnects == before || !s.cfg.Conn.IsConnected() {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the connection is made anew", func() bool { return s.cfg.Conn.Stats().Reconnects > before && s.cfg.Conn.IsConnected() })
 	if err := allowing(waiting.Load()); err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +391,7 @@ func TestAFloodDoesNotEndTheConnection(t *testing.T) {
 		}
 	}
 	for of, nc := range map[string]*nats.Conn{"client": nc, "worker": s.cfg.Conn} {
-		if err := nc.FlushTimeout(10 * time.Second); err != nil {
+		if err := nc.FlushTimeout(patience); err != nil {
 			t.Errorf("the server does not answer the %s: %v", of, err)
 		}
 	}

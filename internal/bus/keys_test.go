@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -80,7 +79,8 @@ func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bo
 	ended := make(chan struct{})
 	go func() { defer close(ended); w.table.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	w.svc, err = NewService(ServiceConfig{Conn: nc, Engine: e, Logger: log, Keys: registry, Overrides: w.table})
+	w.svc, err = NewService(ServiceConfig{Conn: nc, Engine: e, Logger: log, Keys: registry, Overrides: w.table,
+		storeTimeout: patience, scanTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +209,7 @@ func TestVerifyDecides(t *testing.T) {
 		t.Error(got)
 	}
 	// All were answered, and are counted so a moment later: the service can stop.
-	for w.svc.pending.Load() != 0 {
-		runtime.Gosched()
-	}
+	waitFor(t, "no request is pending", func() bool { return w.svc.pending.Load() == 0 })
 }
 
 func TestKeyRequestsAreStrict(t *testing.T) {

@@ -119,7 +119,7 @@ func runRelay(t *testing.T, cfg RelayConfig) (r *Relay, stop func()) {
 func stored(t *testing.T, nc *nats.Conn, n int) []jetstream.Msg {
 	t.Helper()
 	js := testenv.JetStream(t, nc)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var c jetstream.Consumer
 	for err := error(nil); c == nil; {
@@ -190,7 +190,7 @@ func TestLostAcknowledgementsRepeatAndDeduplicate(t *testing.T) {
 // drained waits until the outbox is empty.
 func drained(t *testing.T, box *fakeOutbox) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		n := box.backlog()

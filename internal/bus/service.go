@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +68,8 @@ type ServiceConfig struct {
 	Lead *LeadConfig
 	// Logger is required.
 	Logger *slog.Logger
+	// storeTimeout and scanTimeout are the constants, unless a test sets them.
+	storeTimeout, scanTimeout time.Duration
 }
 
 func (c *ServiceConfig) defaults() error {
@@ -79,6 +82,7 @@ func (c *ServiceConfig) defaults() error {
 		return errors.New("service: Logger is missing")
 	}
 	c.SchemaBase = strings.TrimRight(c.SchemaBase, "/")
+	c.storeTimeout, c.scanTimeout = cmp.Or(c.storeTimeout, storeTimeout), cmp.Or(c.scanTimeout, scanTimeout)
 	return nil
 }
 

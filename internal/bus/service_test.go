@@ -170,7 +170,7 @@ func TestReadsAreBounded(t *testing.T) {
 		{limits.SubjectStatus, `{"key":"a"}`}, {limits.SubjectList, `{}`}, {limits.SubjectSettle, `{"id":"a","cost":1}`},
 	} {
 		go func() {
-			m, _ := nc.Request(c.subject, []byte(c.body), 5*time.Second)
+			m, _ := nc.Request(c.subject, []byte(c.body), patience)
 			answers <- m
 		}()
 		select {
@@ -239,7 +239,7 @@ func TestAnswersAreOfTheirRequests(t *testing.T) {
 			if err := json.Unmarshal(m.Data, &r); err != nil || r.Key != "k"+n || fmt.Sprint(1001-r.Remaining) != n {
 				t.Fatalf("request %s is answered %s", n, m.Data)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("an answer is missing")
 		}
 	}
@@ -264,7 +264,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	go func() {
 		// The engine answers only when the stop has begun.
@@ -285,7 +285,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	if len(answers) != 1000 {
 		t.Errorf("%d of 1000 answered", len(answers))
 	}
-	if _, err := nc.Request(limits.SubjectConsume, []byte(hot), time.Second); !errors.Is(err, nats.ErrNoResponders) {
+	if _, err := nc.Request(limits.SubjectConsume, []byte(hot), patience); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("after the stop: %v", err)
 	}
 	if err := s.Stop(ctx); err != nil {

@@ -19,19 +19,15 @@ func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
 	server := testenv.NATSServer(t)
 	s, _ := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Conn = connect(t, server.URL) })
 	server.Kill()
-	for s.cfg.Conn.IsConnected() {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the connection has ended", func() bool { return !s.cfg.Conn.IsConnected() })
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop(t.Context()) }()
-	for !s.current.Stopped() {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the stop has begun", s.current.Stopped)
 	server.Start()
 	if err := <-stopped; err != nil {
 		t.Fatal(err)
 	}
-	if m, err := dial(t, server.URL).Request(limits.SubjectConsume, []byte(hot), 5*time.Second); !errors.Is(err, nats.ErrNoResponders) {
+	if m, err := dial(t, server.URL).Request(limits.SubjectConsume, []byte(hot), patience); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("somebody is asked still: %v, %v", m, err)
 	}
 }
@@ -53,7 +49,7 @@ func TestAnUnfinishedStopTakesNoRequests(t *testing.T) {
 	if err := nc.PublishRequest(limits.SubjectConsume, "inbox", []byte(hot)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.NextMsg(5 * time.Second); err != nil {
+	if _, err := other.NextMsg(patience); err != nil {
 		t.Errorf("it was taken: %v", err)
 	}
 }

@@ -105,7 +105,7 @@ func (h *hangingStore) Traffic(ctx context.Context, _ usage.LogQuery) ([]usage.T
 func TestRequestsToAHangingStoreAreAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	h := &hangingStore{&fakeEngine{}, newFakeUsage(), make(chan time.Duration, 1)}
-	_, nc := serve(t, h, func(c *ServiceConfig) { c.UsageLog, c.Usage = h, h })
+	_, nc := serve(t, h, func(c *ServiceConfig) { c.UsageLog, c.Usage, c.storeTimeout, c.scanTimeout = h, h, 0, 0 })
 	for _, c := range []struct {
 		subject, body string
 		long          bool

@@ -42,7 +42,7 @@ const maxVerifies = 4096
 
 // lookUp verifies a key that is not cached, and answers.
 func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
-	ctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.storeTimeout)
 	defer cancel()
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
 	if err != nil {
