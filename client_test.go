@@ -304,16 +304,19 @@ func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
 		},
 		"wait": func(ctx context.Context) error { _, err := c.Wait(ctx, limits.Per("k", 1, "1m")); return err },
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		if err := decide(ctx); !errors.Is(err, nats.ErrDisconnected) || ctx.Err() != nil {
 			t.Errorf("%s: %v, the context %v; want nats.ErrDisconnected at once", name, err, ctx.Err())
 		}
 		cancel()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := c.Record(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("record: %v", err)
+	for timeout, kept := 20*time.Millisecond, 0; kept == 0; timeout *= 2 { // a busy machine may be too late to keep it
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		if _, err := c.Record(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || timeout > time.Minute {
+			t.Fatalf("record: %v, within %s", err, timeout)
+		}
+		cancel()
+		kept, _ = nc.Buffered()
 	}
 
 	serveNATS(t, port)

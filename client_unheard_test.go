@@ -41,16 +41,16 @@ func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 	}
 	// If there is no limiter, only the first request waits.
 	c := limits.NewClient(nc)
-	began := time.Now()
+	sent := nc.Stats().OutMsgs
 	for range 1000 {
 		if _, err := c.Check(t.Context(), limits.Per("k", 1, "1m")); !errors.As(err, &e) || e.Status != 503 {
 			t.Fatalf("got %v, want 503", err)
 		}
 	}
-	if took := time.Since(began); took > 30*time.Second { // 150 if each request were repeated
-		t.Errorf("1000 checks without a limiter took %s", took)
+	if n := nc.Stats().OutMsgs - sent; n > 2000 { // 5000 if each request were repeated
+		t.Errorf("1000 checks without a limiter sent %d messages", n)
 	}
-	c, began = limits.NewClient(nc), time.Now()
+	c, sent = limits.NewClient(nc), nc.Stats().OutMsgs
 	for range 1000 { // with less time than all pauses take, as in a middleware
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		if _, err := c.Check(ctx, limits.Per("k", 1, "1m")); err == nil {
@@ -58,12 +58,18 @@ func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 		}
 		cancel()
 	}
-	if took := time.Since(began); took > 15*time.Second { // 30 if each request were repeated
-		t.Errorf("1000 checks with little time took %s", took)
+	if n := nc.Stats().OutMsgs - sent; n > 2000 { // 3000 if each request were repeated
+		t.Errorf("1000 checks with little time sent %d messages", n)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond) // no time for a pause
-	defer cancel()
-	if _, err := limits.NewClient(nc).Check(ctx, limits.Per("k", 1, "1m")); !errors.As(err, &e) || e.Status != 503 {
+	var err error
+	for range 100 { // a busy machine may be late
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond) // no time for a pause
+		_, err = limits.NewClient(nc).Check(ctx, limits.Per("k", 1, "1m"))
+		if cancel(); errors.As(err, &e) {
+			break
+		}
+	}
+	if !errors.As(err, &e) || e.Status != 503 {
 		t.Errorf("got %v, want 503", err)
 	}
 }

@@ -42,7 +42,7 @@ func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
 	t.Parallel()
 	const waits, every = 50, 10 * time.Millisecond
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := limits.NewClient(nc, limits.Timeout(time.Minute))
 	var next time.Time
 	denied := 0
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg {
@@ -254,7 +254,7 @@ func TestWaitForAnAnswerThatIsLost(t *testing.T) {
 	if _, err := nc.Subscribe(limits.SubjectCheck, func(*nats.Msg) {}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, id := range []string{"", "job-7"} {
 		request := limits.Per("k", 1, "1m")
@@ -270,10 +270,14 @@ func TestWaitGivesUp(t *testing.T) {
 	nc := connect(t)
 	c := limits.NewClient(nc)
 	tries := 0
+	waiting, cancelWait := context.WithCancel(t.Context())
 	answer(t, nc, limits.SubjectConsume, func(r string) *nats.Msg {
 		tries++
 		if strings.Contains(r, "large") {
 			return body(`{"allowed":false,"key":"large"}`)
+		}
+		if strings.Contains(r, "cancelled") {
+			time.AfterFunc(20*time.Millisecond, cancelWait)
 		}
 		if strings.Contains(r, "in debt") { // 548 years
 			return body(`{"allowed":false,"key":"k","retryAfter":17280000000000}`)
@@ -292,9 +296,7 @@ func TestWaitGivesUp(t *testing.T) {
 	if reply, err = c.Wait(ctx, limits.Per("in debt", 1, "1m")); !errors.Is(err, context.DeadlineExceeded) || reply == nil {
 		t.Errorf("centuries: reply %v, error %v", reply, err)
 	}
-	ctx, cancel = context.WithCancel(t.Context())
-	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := c.Wait(ctx, limits.Per("k", 1, "1m")); !errors.Is(err, context.Canceled) {
+	if _, err := c.Wait(waiting, limits.Per("cancelled", 1, "1m")); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if tries != 4 {

@@ -251,7 +251,7 @@ func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
 	<-lost
 
 	record := func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // enough to be sent even in a busy process
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // enough to be sent even in a busy process
 		defer cancel()
 		charged++
 		if _, err := c.Record(ctx, request); !errors.Is(err, context.DeadlineExceeded) {
