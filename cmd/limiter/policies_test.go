@@ -43,9 +43,9 @@ func TestPoliciesValidate(t *testing.T) {
 	bad := written(t, "limits.yaml", strings.ReplaceAll(strings.Replace(policyFile, "window: 1h", "window: 1x", 1), "mode: ", "mod: "))
 	i := limiter(t, "policies", "validate", bad)
 	i.want(t, exitError, "", bad+`:11: policies[1].mod: unknown field "mod"`)
-	i.want(t, exitError, "", bad+`:13: policies[1].limits[0].window: unknown window "1x"`)
+	i.want(t, exitError, "", bad+`:13: policies[1].limits[0].window: invalid window "1x"`)
 	i.want(t, exitError, "", "2 mistakes")
-	for n, want := range map[int]string{100: "limits.yaml: 100 mistakes\n", 200: "limits.yaml:100: there are more mistakes; mend these first\n" +
+	for n, want := range map[int]string{100: "limits.yaml: 100 mistakes\n", 200: "limits.yaml:100: there are more mistakes; fix these first\n" +
 		"limiter: %s: more than 100 mistakes\n"} {
 		var wrong strings.Builder
 		for i := range n {
@@ -102,7 +102,7 @@ func TestPoliciesExplain(t *testing.T) {
 	file := written(t, "limits.yaml", policyFile)
 	want := `chat: yes: it matches; tier pro; schedule 22:00–06:00
   minute  40/minute  fixed_window  chat:7
-mail: no: it has no match, so it applies only when it is named
+mail: no: it has no match, so it applies only to requests that name it
 `
 	i := limiter(t, "policies", "explain", file, "-a", "user=7", "-a", "route=chat", "--tier", "pro", "--at", "2026-03-01T22:30:00Z")
 	if d := cmp.Diff(want, i.out.String()); d != "" || i.status != exitDone {
@@ -112,8 +112,8 @@ mail: no: it has no match, so it applies only when it is named
 	i = limiter(t, "policies", "explain", file, "--policy", "mail", "-a", "email=A@b.example", "--hash-key", key)
 	i.want(t, exitDone, "mail:e9926fca69a8040d2588355b026831ba", "")
 	limiter(t, "policies", "explain", file, "--policy", "mail", "-a", "email=A@b.example").want(t, exitDone, "mail: yes", "pass its --hash-key")
-	limiter(t, "policies", "explain", file, "--policy", "mail").want(t, exitError, "mail: no: the request has no attribute email", "the request is refused")
-	limiter(t, "policies", "explain", file, "--policy", "none").want(t, exitError, "", "there is no policy of that name: \"none\"; there are ")
+	limiter(t, "policies", "explain", file, "--policy", "mail").want(t, exitError, "mail: no: attribute email is missing or empty", "the request is refused")
+	limiter(t, "policies", "explain", file, "--policy", "none").want(t, exitError, "", "unknown policy \"none\"; the policies are ")
 	limiter(t, "policies", "explain", file, "--tier", "PRO", "-a", "user=7", "-a", "route=chat").want(t, exitDone, "chat: yes: it matches",
 		"note: chat has no tier \"PRO\" (it has pro), so its limits without a tier apply\n")
 	limiter(t, "policies", "explain", file, "--tier", "x", "--policy", "mail", "-a", "email=a", "--hash-key", key).want(t, exitDone, "mail: yes", "")

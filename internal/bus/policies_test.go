@@ -177,7 +177,7 @@ func TestPolicyErrors(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"policy":"generation"}`: `404 {"error":{"code":"unknown_policy","field":"policy","message":"there is no policy \"generation\"; limits.admin.policies lists those there are"}}`,
 		`{"policy":"other"}`: `400 {"error":{"code":"invalid_attributes","field":"attributes.user","message":` +
-			`"attribute user is missing or empty; the key of the limit is made of it (policy other, limit minute)"}}`,
+			`"attribute user is missing or empty; the key of the limit needs it (policy other, limit minute)"}}`,
 	} {
 		m := ask(t, nc, limits.SubjectConsume, body)
 		if got := m.Header.Get(micro.ErrorCodeHeader) + " " + string(m.Data); got != want {
@@ -390,9 +390,9 @@ func TestOverridesAreOfThePolicyFile(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{`{"policy":"generations","name":"day","subject":"user:7","limit":9,"reason":"r"}`, `{"override":{"policy":"generations"`},
 		{`{"policy":"generation","name":"day","subject":"user:7","limit":9,"reason":"r"}`,
-			`{"error":{"code":"unknown_policy","field":"policy","message":"there is no policy of that name: \"generation\"; there are generations, other, trial"}}`},
+			`{"error":{"code":"unknown_policy","field":"policy","message":"unknown policy \"generation\"; the policies are generations, other, trial"}}`},
 		{`{"policy":"generations","name":"1d","subject":"user:7","unlimited":true,"reason":"r"}`,
-			`{"error":{"code":"unknown_limit","field":"name","message":"the policy has no limit of that name: \"1d\"; policy generations has minute, day"}}`},
+			`{"error":{"code":"unknown_limit","field":"name","message":"unknown limit \"1d\"; policy generations has minute, day"}}`},
 		{`{"policy":"trial","name":"1h","subject":"team:*","window":"day","reason":"r"}`, `{"error":{"code":"invalid_algorithm","field":"algorithm",`},
 	} {
 		if m := ask(t, nc, limits.SubjectOverridesSet, c.body); !strings.HasPrefix(string(m.Data), c.want) {

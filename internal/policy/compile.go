@@ -95,17 +95,17 @@ func (c *compiler) compile(f *File) (*Set, error) {
 	c.declareAttributes(f)
 	s := &Set{byName: map[string]*policy{}, options: c.options}
 	if len(f.Policies) == 0 && !c.Any() {
-		c.Add("policies", "there are none; want a list of policies, each with name and limits")
+		c.Add("policies", "is missing; want a list of policies, each with name and limits")
 	}
 	if len(f.Policies) > maxPolicies {
-		c.Add(yamlfile.Index("policies", maxPolicies), "more than %d policies; put what differs in an attribute into the key of one", maxPolicies)
+		c.Add(yamlfile.Index("policies", maxPolicies), "more than %d policies; combine similar ones into one with an attribute in its key", maxPolicies)
 		return s, nil
 	}
 	for i := range f.Policies {
 		spec, path := &f.Policies[i], yamlfile.Index("policies", i)
 		p := c.compilePolicy(spec, path)
 		if other := s.byName[p.name]; other != nil {
-			c.Add(path+".name", "%s is the name of policies[%d] too; give it another", yamlfile.Quote(p.name), slices.Index(s.policies, other))
+			c.Add(path+".name", "%s is already the name of policies[%d]; choose another name", yamlfile.Quote(p.name), slices.Index(s.policies, other))
 		}
 		s.policies, s.byName[p.name] = append(s.policies, p), p
 	}
@@ -134,7 +134,7 @@ var (
 
 func checkAttribute(name string) error {
 	if !attributePattern.MatchString(name) {
-		return fmt.Errorf("%s is no name of an attribute; want a letter or _, then letters, digits and _ . -, up to 64", yamlfile.Quote(name))
+		return fmt.Errorf("%s is not a valid attribute name; want a letter or _, then letters, digits and _ . -, at most 64 characters", yamlfile.Quote(name))
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (c *compiler) checkName(name, path string) {
 	case name == "" && !c.Reported(path):
 		c.Add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
 	case name != "" && !namePattern.MatchString(name):
-		c.Add(path, "%s is no name; want 1 to 64 letters, digits and . _ - /", yamlfile.Quote(name))
+		c.Add(path, "%s is not a valid name; want 1 to 64 letters, digits and . _ - /", yamlfile.Quote(name))
 	}
 }
 
@@ -201,12 +201,12 @@ func (c *compiler) checkExemption(p *policy, e matcher, path string) {
 		return
 	}
 	if p.match != nil && p.match.implies(e, nil) {
-		c.Add(path, "fits whatever match fits, so the policy never applies; narrow it")
+		c.Add(path, "matches every request that match does, so the policy never applies; narrow it")
 	}
 	for _, m := range p.match {
 		i := slices.IndexFunc(e, func(am attributeMatcher) bool { return am.attribute == m.attribute })
 		if i >= 0 && m.onlyPatterns() && e[i].onlyPatterns() && !slices.ContainsFunc(m.patterns, func(v string) bool { return mayOverlap(e[i].patterns, v) }) {
-			c.Add(path, "can never hold, because match wants %s to be one of %s; change one of them", m.attribute, strings.Join(m.patterns, ", "))
+			c.Add(path, "can never match, because match requires %s to be one of %s; change one of them", m.attribute, strings.Join(m.patterns, ", "))
 		}
 	}
 }
@@ -230,7 +230,7 @@ func (c *compiler) compileSettings(p *policy, path string) {
 	if spec.Group != "" {
 		c.checkName(spec.Group, path+".group")
 		if p.match == nil && !c.Reported(path+".match") {
-			c.Add(path+".group", "needs a match: the group's first policy that matches applies")
+			c.Add(path+".group", "needs a match: only the first matching policy of a group applies")
 		}
 		if p.group = slices.Index(c.groups, spec.Group); p.group < 0 {
 			p.group, c.groups = len(c.groups), append(c.groups, spec.Group)
@@ -249,7 +249,7 @@ func (c *compiler) compileSettings(p *policy, path string) {
 	p.message = c.message(spec, path+".message")
 }
 
-var errAmountMissing = errors.New(`is missing; want the cost that a window admits, such as limit: 100, or unlimited`)
+var errAmountMissing = errors.New(`is missing; want the cost allowed per window, such as limit: 100, or unlimited`)
 
 // buildLimit builds a limit from merged fields. The error is about field, or is an *[engine.FieldError], which names its field
 // itself.

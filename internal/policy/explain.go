@@ -92,18 +92,18 @@ func (r *resolver) why(p *policy, v verdict) string {
 	case noMatch:
 		return p.match.mismatch(r.Attributes).whyNot(r.Attributes)
 	case namedOnly:
-		return "it has no match, so it applies only when it is named"
+		return "it has no match, so it applies only to requests that name it"
 	case groupTaken:
-		return fmt.Sprintf("an earlier policy of group %s applies", p.spec.Group)
+		return fmt.Sprintf("an earlier policy of group %s took the request", p.spec.Group)
 	case exempted:
 		return "the request is exempt"
 	case missingAttribute:
 		limits, _ := p.limits(r.Question)
 		l := r.firstWithoutKey(limits)
-		return fmt.Sprintf("the request has no attribute %s, of which the key of limit %s is made", l.key.missing(r.Attributes), l.name)
+		return fmt.Sprintf("attribute %s is missing or empty; the key of limit %s needs it", l.key.missing(r.Attributes), l.name)
 	}
 	if r.Policy != "" {
-		return "it is named"
+		return "the request names it"
 	}
 	return "it matches"
 }

@@ -13,8 +13,8 @@ func TestExplain(t *testing.T) {
 	for _, p := range e.Policies {
 		got = append(got, p.Policy+": "+p.Why)
 	}
-	want := []string{"chat: it matches", "enrichment: it matches", "api: an earlier policy of group quota applies",
-		"open: it has no match, so it applies only when it is named", `trial: route "chat-x" fits none of chat`}
+	want := []string{"chat: it matches", "enrichment: it matches", "api: an earlier policy of group quota took the request",
+		"open: it has no match, so it applies only to requests that name it", `trial: route "chat-x" matches none of chat`}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -25,8 +25,8 @@ func TestExplain(t *testing.T) {
 	}
 	for _, c := range []struct{ policy, user, want string }{
 		{"", "7", "trial: the request has no attribute route"},
-		{"trial", "7", "trial: the request has no attribute route, of which the key of limit burst is made"},
-		{"chat", "7", "chat: it is named"},
+		{"trial", "7", "trial: attribute route is missing or empty; the key of limit burst needs it"},
+		{"chat", "7", "chat: the request names it"},
 	} {
 		e := full(t).Explain(Question{Policy: c.policy, Now: noon, Attributes: map[string]string{"user": c.user}})
 		last := e.Policies[len(e.Policies)-1]

@@ -152,7 +152,7 @@ func amount(p *yamlfile.Problems, n ast.Node, path string) Amount {
 		if s.Value == "unlimited" {
 			return Unlimited
 		}
-		p.Add(path, "%s is no limit; want a whole number, 1 to 1000000000, or unlimited", yamlfile.Quote(s.Value))
+		p.Add(path, "%s is not a valid limit; want a whole number, 1 to 1000000000, or unlimited", yamlfile.Quote(s.Value))
 		return 0
 	}
 	v := p.Integer(n, path, "a whole number, 1 to 1000000000, or unlimited")

@@ -56,7 +56,7 @@ func TestManyPoliciesAreAsManyInJSON(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{
 		1000: "",
-		1001: "f:6003: policies[1000]: more than 1000 policies; put what differs in an attribute into the key of one",
+		1001: "f:6003: policies[1000]: more than 1000 policies; combine similar ones into one with an attribute in its key",
 	} {
 		text := &strings.Builder{}
 		text.WriteString("{\n  \"policies\": [\n")

@@ -25,7 +25,7 @@ func (c *compiler) compileLimits(p *policy, path string) {
 	case n == 0:
 		c.Add(at, "is missing; want a list of limits, each with key, limit and window")
 	case n > maxLimits:
-		c.Add(yamlfile.Index(at, maxLimits), "a policy has at most %d limits; a request is decided under no more", maxLimits)
+		c.Add(yamlfile.Index(at, maxLimits), "more than %d limits; a request can have no more", maxLimits)
 		return
 	}
 	if len(spec.Tiers) > maxTiers {
@@ -49,7 +49,7 @@ func (c *compiler) compileLimits(p *policy, path string) {
 		c.checkChanges(spec, spec.Schedule[i].Limits, yamlfile.Index(path+".schedule", i)+".limits")
 	}
 	if !c.Has(path) && !p.mayLimit() {
-		c.Add(at, "every limit is unlimited, in every tier and at every time, and none has a window that an override could count by; "+
+		c.Add(at, "every limit is unlimited in every tier and at all times, and none has a window that an override could use; "+
 			"give one a limit or a window, or remove the policy")
 	}
 }
@@ -70,7 +70,7 @@ func (c *compiler) nameLimits(spec *Policy, path string) {
 		}
 		for j := range i {
 			if l.Name != "" && spec.Limits[j].Name == l.Name {
-				c.Add(at+".name", "%s is the name of limits[%d] too, and both would charge one counter; give it another name", yamlfile.Quote(l.Name), j)
+				c.Add(at+".name", "%s is already the name of limits[%d], and both would charge the same counter; choose another name", yamlfile.Quote(l.Name), j)
 			}
 		}
 	}
@@ -184,7 +184,7 @@ func (c *compiler) reportMistake(changes []change, field string, err error) {
 		}
 	}
 	if len(before) > 1 { // the mistake arises only in combination with the tier
-		message += " (under " + before[1].path + ")"
+		message += " (combined with " + before[1].path + ")"
 	}
 	c.Add(path, "%s", message)
 }
@@ -232,7 +232,7 @@ func (c *compiler) applyFactor(p *policy, l *limit, factor float64, path string)
 	}
 	amount, burst := scale(l.Limit.Limit, factor), scale(l.Burst, factor)
 	if amount > maxAmount || burst > maxAmount {
-		c.Add(path, "makes limit %s of %v more than %d; make it smaller", l.name, l.Limit.Limit, maxAmount)
+		c.Add(path, "raises limit %s of %v above %d; use a smaller factor", l.name, l.Limit.Limit, maxAmount)
 		return
 	}
 	l.Limit.Limit, l.Burst = max(1, amount), burst

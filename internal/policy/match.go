@@ -84,7 +84,7 @@ func (m *attributeMatcher) whyNot(attributes map[string]string) string {
 	if !ok {
 		return fmt.Sprintf("the request has no attribute %s", m.attribute)
 	}
-	return fmt.Sprintf("%s %q fits none of %s", m.attribute, v, strings.Join(m.patterns, ", "))
+	return fmt.Sprintf("%s %q matches none of %s", m.attribute, v, strings.Join(m.patterns, ", "))
 }
 
 // covers reports whether every value that matches narrow also matches wide. The answer may be a false no, but never a

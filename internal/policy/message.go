@@ -34,7 +34,7 @@ func (c *compiler) message(spec *Policy, path string) string {
 			c.Add(path, "has a { without a }; write placeholders as {retry}")
 			return ""
 		case name == "unit" && spec.Unit == "":
-			c.Add(path, "has {unit}, and the policy has no unit; give it one, such as unit: requests")
+			c.Add(path, "uses {unit}, but the policy has no unit; add one, such as unit: requests")
 		case !slices.Contains(placeholders, name):
 			c.Add(path, "unknown placeholder {%s}%s; want one of {%s}", strings.Trim(yamlfile.Quote(name), `"`),
 				yamlfile.DidYouMean(name, placeholders), strings.Join(placeholders, "}, {"))

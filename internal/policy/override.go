@@ -51,7 +51,7 @@ func overridden(o *overrides.Override, l *engine.Limit) engine.Limit {
 }
 
 // ErrUnknownLimit says that the policy has no limit with the name.
-var ErrUnknownLimit = errors.New("the policy has no limit of that name")
+var ErrUnknownLimit = errors.New("unknown limit")
 
 // CheckOverride returns nil if an override can take effect: the limit exists and, in some tier or at some time of day, can
 // have the subject as its key and is valid with the changes. The error is ErrUnknownPolicy or ErrUnknownLimit, with the
@@ -61,7 +61,7 @@ func (s *Set) CheckOverride(o *overrides.Override) error {
 	if p == nil {
 		return s.unknown(o.Policy)
 	}
-	err := fmt.Errorf("%w: %q; policy %s has %s", ErrUnknownLimit, o.Name, p.name, firstNames(p.base.usual, func(l limit) string { return l.name }))
+	err := fmt.Errorf("%w %q; policy %s has %s", ErrUnknownLimit, o.Name, p.name, firstNames(p.base.usual, func(l limit) string { return l.name }))
 	for limits := range p.variants {
 		for i := range limits {
 			if limits[i].name != o.Name {
@@ -81,18 +81,18 @@ func (s *Set) CheckOverride(o *overrides.Override) error {
 
 // unknown returns an ErrUnknownPolicy with the existing names.
 func (s *Set) unknown(name string) error {
-	return fmt.Errorf("%w: %q; there are %s", ErrUnknownPolicy, name, firstNames(s.policies, func(p *policy) string { return p.name }))
+	return fmt.Errorf("%w %q; the policies are %s", ErrUnknownPolicy, name, firstNames(s.policies, func(p *policy) string { return p.name }))
 }
 
 // checkOverride returns nil if a limit can have the subject as its key and is valid with the changes.
 func checkOverride(o *overrides.Override, l *limit) error {
 	if l.key == nil {
-		return subjectError(o.Subject, "", "none: it is unlimited")
+		return subjectError(o.Subject, "", "none, because the limit is unlimited")
 	}
 	if ok, instead := l.key.admits(o.Subject); !ok {
 		text := l.key.text
 		if l.key.needsHash() {
-			text += fmt.Sprintf(", and what is hashed stands in the key as %d hex digits", 2*hashBytes)
+			text += fmt.Sprintf(", in which a hashed value appears as %d hex digits", 2*hashBytes)
 		}
 		return subjectError(o.Subject, instead, text)
 	}
@@ -105,11 +105,11 @@ func checkOverride(o *overrides.Override, l *limit) error {
 
 // subjectError says that no key of a limit matches the subject, and which key it has instead, if that is known.
 func subjectError(subject, instead, template string) error {
-	want := "want a key as it comes of the template, or a pattern of such keys with *"
+	want := "want a key that the template produces, or a pattern with * for such keys"
 	if instead != "" {
-		want = fmt.Sprintf("the filters of the template make it %q", instead)
+		want = fmt.Sprintf("the filters of the template turn it into %q", instead)
 	}
-	return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key is as %.80q; %s; the template is %s", subject, want, template)}
+	return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key of this limit matches %.80q; %s; the template is %s", subject, want, template)}
 }
 
 // admits reports whether the template can render a key that matches the subject, which may be a glob. If it cannot because
@@ -170,7 +170,7 @@ func (t *template) rerender(key string) (again string, ok bool) {
 	return string(out), ok
 }
 
-var errNoHash = errors.New("this is no hash")
+var errNoHash = errors.New("not a hash")
 
 // filterAgain applies the filters to a value taken from a key.
 func (p *part) filterAgain(inKey string) (string, error) {

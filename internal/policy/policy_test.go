@@ -144,7 +144,7 @@ f:13: policies[0].tiers.A.a: anchor first_use needs algorithm fixed_window; this
 f:14: policies[0].tiers.A.u.window: is missing; want a duration such as 1m, or minute, hour, day, week, month
 f:17: policies[0].tiers.B.m.timezone: ` + calendar + `2h
 f:18: policies[0].tiers.B.b: a calendar period needs algorithm fixed_window; this limit has token_bucket; add algorithm: fixed_window
-f:23: policies[0].schedule[0].limits.c: burst needs algorithm token_bucket; this limit has fixed_window; add burst: 0 (under policies[0].tiers.A.c)`
+f:23: policies[0].schedule[0].limits.c: burst needs algorithm token_bucket; this limit has fixed_window; add burst: 0 (combined with policies[0].tiers.A.c)`
 	if d := cmp.Diff(want, fmt.Sprint(err)); d != "" {
 		t.Error(d)
 	}

@@ -35,7 +35,7 @@ func (c *compiler) checkReachable(policies []*policy) {
 		for _, earlier := range groups[p.group] {
 			work += earlier.match.patternCount() * m.match.patternCount()
 			if work < maxReachWork && earlier.takesAllOf(&m) {
-				c.Add(path, "never applies: %s, %s, of the same group matches whatever it matches; put it first, or narrow the other",
+				c.Add(path, "never applies: %s, %s, of the same group takes all of its requests; put this one first, or narrow the other",
 					earlier.path, yamlfile.Quote(earlier.name))
 				break
 			}

@@ -33,10 +33,10 @@ type Resolved struct {
 }
 
 // ErrUnknownPolicy says that there is no policy with the name.
-var ErrUnknownPolicy = errors.New("there is no policy of that name")
+var ErrUnknownPolicy = errors.New("unknown policy")
 
 // ErrTooManyLimits says that the policies that match have more limits together than a request may have.
-var ErrTooManyLimits = fmt.Errorf("the policies that match have more than %d limits together", maxLimits)
+var ErrTooManyLimits = fmt.Errorf("the matching policies have more than %d limits in total", maxLimits)
 
 // AttributeError says that a key cannot be made of an attribute: the attribute is missing although the policy was named,
 // or its value is not valid.
@@ -164,7 +164,7 @@ func (r *resolver) addPolicy(out *Resolved, p *policy) error {
 	if v == missingAttribute {
 		l := r.firstWithoutKey(limits)
 		return &AttributeError{Policy: p.name, Limit: l.name, Attribute: l.key.missing(r.Attributes),
-			Problem: "is missing or empty; the key of the limit is made of it"}
+			Problem: "is missing or empty; the key of the limit needs it"}
 	}
 	if !p.shadow {
 		out.OnError, out.hasOnError = p.strictestOnError(out), true

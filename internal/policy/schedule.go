@@ -23,7 +23,7 @@ func (c *compiler) compileSlot(s *Slot, path string) slot {
 		return slot{}
 	}
 	if from == to {
-		c.Add(path, "from and to are both %s; for the whole day want from 00:00 to 24:00", s.From)
+		c.Add(path, "from and to are both %s; for the whole day, use from 00:00 to 24:00", s.From)
 		return slot{}
 	}
 	out := slot{text: s.From + "–" + s.To, Spans: week.New(days, from, to)}
@@ -59,13 +59,13 @@ func (c *compiler) schedule(p *policy, path string) {
 		if i == 0 {
 			p.zone = zone
 		} else if zone.String() != p.zone.String() {
-			c.Add(at+".timezone", "%s is not the zone of the first entry, %s; give all entries of a schedule one timezone", zone, p.zone)
+			c.Add(at+".timezone", "%s differs from that of the first entry, %s; use one timezone in all entries of a schedule", zone, p.zone)
 		}
 		c.checkFactor(s, at)
 		made := c.compileSlot(s, at)
 		for j := range p.slots {
 			if made.Overlaps(p.slots[j].Spans) {
-				c.Add(at, "overlaps schedule[%d], %s; let one entry end where the other begins", j, p.slots[j].text)
+				c.Add(at, "overlaps schedule[%d], %s; end one entry where the other begins", j, p.slots[j].text)
 			}
 		}
 		p.slots = append(p.slots, made)

@@ -69,13 +69,13 @@ func parseTemplate(text string) (*template, error) {
 	for i := range t.parts[:max(0, len(t.parts)-1)] {
 		next := t.literals[i+1]
 		if next == "" {
-			return nil, fmt.Errorf("%s has {%s} and {%s} side by side; put a separator such as : between them",
+			return nil, fmt.Errorf("%s has {%s} and {%s} with nothing between them; put a separator such as : between them",
 				yamlfile.Quote(text), t.parts[i].attribute, t.parts[i+1].attribute)
 		}
 		// A literal that begins with any other character can be told from the value before it: the value contains that
 		// character only in escape sequences.
 		if next[0] == '%' {
-			return nil, fmt.Errorf("%s has a %% right behind {%s}, which is how keys escape, so that two subjects could share a counter; put another separator such as : before it",
+			return nil, fmt.Errorf("%s has a %% right after {%s}, which could be mistaken for an escape, so two subjects could share a counter; put another separator such as : before it",
 				yamlfile.Quote(text), t.parts[i].attribute)
 		}
 		_, n := utf8.DecodeRuneInString(next)
@@ -91,7 +91,7 @@ const alertsPrefix = "limits.alerts:"
 // check validates the fixed text of the template.
 func (t *template) check() error {
 	if strings.HasPrefix(t.literals[0], alertsPrefix) {
-		return fmt.Errorf("%s begins with %s, as the keys of the alerts' throttle do; begin it with another word, such as alerts",
+		return fmt.Errorf("%s begins with %s, which is reserved for the throttle of alerts; use another prefix, such as alerts:",
 			yamlfile.Quote(t.text), alertsPrefix)
 	}
 	n := 0
@@ -99,7 +99,7 @@ func (t *template) check() error {
 		n += len(l)
 	}
 	if n >= maxKeyBytes || len(t.parts) == 0 && n > maxKeyBytes {
-		return fmt.Errorf("the key has %d bytes before any attribute; want fewer than %d", n, maxKeyBytes)
+		return fmt.Errorf("the key has %d bytes of fixed text; want fewer than %d", n, maxKeyBytes)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func parsePart(text string) (part, error) {
 			return p, fmt.Errorf("unknown filter %s in {%s}%s; want lower, ip, hash", yamlfile.Quote(filter), text, yamlfile.DidYouMean(filter, filterNames))
 		}
 		if p.hash && filter != "hash" {
-			return p, fmt.Errorf("filter %s stands behind hash in {%s}; put hash last", filter, text)
+			return p, fmt.Errorf("filter %s comes after hash in {%s}; put hash last", filter, text)
 		}
 	}
 	if distinct := slices.Compact(slices.Sorted(slices.Values(words[1:]))); len(distinct) != len(words)-1 {
@@ -166,7 +166,7 @@ func (t *template) render(attributes map[string]string, hashKey []byte) (string,
 	key = append(key, t.literals[len(t.parts)]...)
 	if len(key) > maxKeyBytes {
 		return "", &AttributeError{Attribute: t.longest(attributes), Problem: fmt.Sprintf(
-			"makes the key %d bytes long, and at most %d are taken; shorten it, or let the policy hash it", len(key), maxKeyBytes)}
+			"makes the key %d bytes long, above the maximum of %d; shorten it, or have the policy hash it", len(key), maxKeyBytes)}
 	}
 	return string(key), nil
 }
@@ -199,7 +199,7 @@ func (p *part) filter(v string, hashKey []byte) (string, error) {
 	if p.ip {
 		address, err := subscriberAddress(v)
 		if err != nil {
-			return "", &AttributeError{Attribute: p.attribute, Problem: "is no IP address; want one such as 203.0.113.9 or 2001:db8::1, or a /64"}
+			return "", &AttributeError{Attribute: p.attribute, Problem: "is not an IP address; want one such as 203.0.113.9 or 2001:db8::1, or a /64"}
 		}
 		v = address
 	}

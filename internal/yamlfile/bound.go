@@ -54,9 +54,9 @@ func (b *lineBounds) line(text []byte) string {
 	}
 	switch {
 	case len(text) > maxLineBytes:
-		return "the line has more than 4096 bytes; break it"
+		return "the line has more than 4096 bytes; split it"
 	case b.blank > maxBlank:
-		return "more than 100 blank lines behind each other; remove some"
+		return "more than 100 blank lines in a row; remove some"
 	case len(rest) == 0 || rest[0] == '#':
 		return ""
 	case indent > maxIndent:
@@ -68,7 +68,7 @@ func (b *lineBounds) line(text []byte) string {
 		b.names[indent]++
 	}
 	if b.names[indent] > MaxMembers {
-		return "more than 2000 lines with one indent, as many as a mapping has names; write lists instead, or more on a line"
+		return "more than 2000 lines with the same indent, the most names that a mapping may have; use lists, or put more on a line"
 	}
 	if bytes.HasPrefix(text, []byte("---")) {
 		if b.markers++; b.markers > 2 {
@@ -90,10 +90,10 @@ func (p *Problems) checkTokens(tokens token.Tokens) bool {
 				line, onLine = t.Position.Line, 0
 			}
 			if onLine++; onLine > maxNesting {
-				what = "more than 64 lists begin on one line; break it"
+				what = "more than 64 lists begin on one line; split it"
 			}
 			if items++; items > maxItems {
-				what = "more than 32768 items of lists; " + p.format.Shorten
+				what = "more than 32768 list items; " + p.format.Shorten
 			}
 		}
 		if what != "" {
@@ -131,7 +131,7 @@ func (b *openBrackets) token(t token.Type) string {
 			break
 		}
 		if (*b)[last].values++; (*b)[last].values > MaxMembers {
-			return "more than 2000 values in one pair of brackets; write a line for each"
+			return "more than 2000 values in one pair of brackets; put each on its own line"
 		}
 	}
 	return ""
@@ -139,7 +139,7 @@ func (b *openBrackets) token(t token.Type) string {
 
 func (b *openBrackets) open(end token.Type) string {
 	if len(*b) == maxNesting {
-		return "more than 64 brackets are open; close them"
+		return "more than 64 brackets are open at once; close some"
 	}
 	*b = append(*b, bracket{end: end})
 	return ""

@@ -20,7 +20,7 @@ func tree(text string) (ast.Node, string) {
 	return root, ""
 }
 
-const tooDeep = "more than 64 brackets are open; close them"
+const tooDeep = "more than 64 brackets are open at once; close some"
 
 // TestBracketsInTextAreNone: 70 items, each with a bracket in a text.
 func TestBracketsInTextAreNone(t *testing.T) {
@@ -86,8 +86,8 @@ func TestOpenBracketsAreCounted(t *testing.T) {
 func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 	t.Parallel()
 	fill := func(part string) string { return strings.Repeat(part, (MaxFileBytes-1000)/len(part)) }
-	const blank, items = "more than 100 blank lines behind each other; remove some", "more than 32768 items of lists; make it short"
-	const names = "more than 2000 lines with one indent, as many as a mapping has names; write lists instead, or more on a line"
+	const blank, items = "more than 100 blank lines in a row; remove some", "more than 32768 list items; make it short"
+	const names = "more than 2000 lines with the same indent, the most names that a mapping may have; use lists, or put more on a line"
 	for name, c := range map[string]struct{ text, want string }{
 		"blank lines behind text":  {"a: |\n  x\n" + fill("\n"), "f:103: " + blank},
 		"blank lines with spaces":  {"a: |\n  x\n" + fill("  \n"), "f:103: " + blank},
@@ -95,7 +95,7 @@ func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
 		"both":                     {"a: |\r\n  x\r\n" + fill("\r\n"), "f:103: " + blank},
 		"100 blank lines":          {"a: |\n  x\n" + strings.Repeat("\n", 100) + "b: c\n", ""},
 		"many items on each line":  {fill(strings.Repeat("- ", 19) + "\n"), "f:1725: " + items},
-		"lists within each other":  {strings.Repeat(strings.Repeat("- ", 500)+"[\n", 60), "f:1: more than 64 lists begin on one line; break it"},
+		"lists within each other":  {strings.Repeat(strings.Repeat("- ", 500)+"[\n", 60), "f:1: more than 64 lists begin on one line; split it"},
 		"an item on each of 32768": {strings.Repeat("- a\n", 32768), ""},
 		"names that begin with -":  {fill("-a: 1\n"), "f:2001: " + names},
 		"lists beside their names": {strings.Repeat("a:\n- x\n", 3000), "f:4001: " + names},

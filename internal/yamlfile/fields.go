@@ -11,7 +11,7 @@ import (
 // OneOf reports a word that is not known. An empty word stands for one that is not given, and is accepted.
 func (p *Problems) OneOf(word, path string, known ...string) bool {
 	if word != "" && !slices.Contains(known, word) {
-		p.Add(path, "unknown word %s%s; want one of %s", Quote(word), DidYouMean(word, known), strings.Join(known, ", "))
+		p.Add(path, "unknown value %s%s; want one of %s", Quote(word), DidYouMean(word, known), strings.Join(known, ", "))
 		return false
 	}
 	return true
@@ -47,6 +47,6 @@ func (p *Problems) TimeOfDay(s, path string, latest int) (int, bool) {
 	if at := h*60 + m; ok && m < 60 && at <= latest {
 		return at, true
 	}
-	p.Add(path, `%s is no time of day; want "HH:MM", 00:00 to %02d:%02d`, Quote(s), latest/60, latest%60)
+	p.Add(path, `%s is not a time of day; want "HH:MM", 00:00 to %02d:%02d`, Quote(s), latest/60, latest%60)
 	return 0, false
 }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	quoteHint  = `; quote texts that hold { } [ ] or * & or a colon and a space, such as "x:{user}"`
-	columnHint = `, and begin all fields of a mapping in one column`
+	quoteHint  = `; quote texts that contain { } [ ] or * & or a colon and a space, such as "x:{user}"`
+	columnHint = `, and start all fields of a mapping in the same column`
 )
 
 // hints say how to correct a mistake that the YAML library reports in its own words. part is a part of its message. The first
@@ -41,7 +41,7 @@ func hint(message string) string {
 // bracesHint is for a mapping in the place of a text: an unquoted {user} is a mapping.
 func bracesHint(n ast.Node) string {
 	if m, ok := n.(*ast.MappingNode); ok && m.IsFlowStyle {
-		return `; quote a text that holds { }, such as "x:{user}"`
+		return `; quote a text that contains { }, such as "x:{user}"`
 	}
 	return ""
 }

@@ -8,20 +8,20 @@ import (
 // TestSlipsHaveAHint: the library's messages about an unquoted text, or a tab, do not say how to correct it.
 func TestSlipsHaveAHint(t *testing.T) {
 	t.Parallel()
-	const quote, tab = `; quote texts that hold { } [ ] or * & or a colon and a space, such as "x:{user}"`, "; indent with spaces, not with tabs"
+	const quote, tab = `; quote texts that contain { } [ ] or * & or a colon and a space, such as "x:{user}"`, "; indent with spaces, not with tabs"
 	for text, want := range map[string]string{
 		"match: {user: a, key: x:{user}}\n": quote,
 		"match: {user: *}\n":                quote,
 		"match:\n  user: *\n":               quote,
 		"title: {{.User}} denied\n":         quote,
-		"title: {user} denied\n":            quote + ", and begin all fields of a mapping in one column",
-		"title: Hi: there {used}\n":         quote + ", and begin all fields of a mapping in one column",
-		"title: {user}\n":                   `must be text; got a mapping; quote a text that holds { }, such as "x:{user}"`,
+		"title: {user} denied\n":            quote + ", and start all fields of a mapping in the same column",
+		"title: Hi: there {used}\n":         quote + ", and start all fields of a mapping in the same column",
+		"title: {user}\n":                   `must be text; got a mapping; quote a text that contains { }, such as "x:{user}"`,
 		"title: % of it\n":                  "; quote a text that begins with %",
 		"title: @all\n":                     "; quote the text",
 		"match:\n\tuser: a\n":               tab,
 		"match:\n  user: a\n\tkey: b\n":     tab,
-		"match:\n  user: a\n key: b\n":      ", and begin all fields of a mapping in one column",
+		"match:\n  user: a\n key: b\n":      ", and start all fields of a mapping in the same column",
 	} {
 		p, v := New(Format{Name: "pair", Want: "match"}), &struct {
 			Match struct {

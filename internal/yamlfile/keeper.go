@@ -115,11 +115,11 @@ func (k *Keeper[T]) readFirst(ctx context.Context) ([]byte, error) {
 		case <-read:
 			return data, err
 		case <-slow:
-			k.cfg.Log.Warn("waiting for the file of the "+k.cfg.What, "file", k.cfg.Path)
+			k.cfg.Log.Warn("still waiting to read the "+k.cfg.What+" file", "file", k.cfg.Path)
 		case <-timeout:
-			return nil, fmt.Errorf("%s has no end after %s; a pipe needs somebody who writes into it, and closes it", k.cfg.Path, k.cfg.FirstReadTimeout)
+			return nil, fmt.Errorf("%s: timed out after %s; a pipe needs a process that writes to it and closes it", k.cfg.Path, k.cfg.FirstReadTimeout)
 		case <-ctx.Done():
-			return nil, fmt.Errorf("interrupted: %s has no end yet", k.cfg.Path)
+			return nil, fmt.Errorf("%s: interrupted", k.cfg.Path)
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (k *Keeper[T]) reread() ([]byte, error) {
 		return k.lastData, nil
 	}
 	if info := stat(k.cfg.Path); info != nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file; put one in its place", k.cfg.Path)
+		return nil, fmt.Errorf("%s is not a regular file; put one in its place", k.cfg.Path)
 	}
 	return ReadFile(k.cfg.Path)
 }
@@ -233,7 +233,7 @@ func (k *Keeper[T]) logUnchanged() {
 func (k *Keeper[T]) reject(err error, onDemand bool) error {
 	if onDemand || k.lastErr == nil || k.lastErr.Error() != err.Error() {
 		k.failures++
-		k.cfg.Log.Error(k.cfg.What+" not loaded: those from before stay in force", "file", k.cfg.Path,
+		k.cfg.Log.Error(k.cfg.What+" not loaded; the previous ones stay in force", "file", k.cfg.Path,
 			"hash", k.current.Load().hash, "error", err)
 	}
 	k.lastErr = err
@@ -268,7 +268,7 @@ func (d *debounce) wait(now time.Time) time.Duration {
 // A file that was not a regular file at the start is not watched.
 func (k *Keeper[T]) Watch(ctx context.Context) (ended <-chan struct{}, err error) {
 	if k.readOnce {
-		k.cfg.Log.Info("the file of the "+k.cfg.What+" is no regular file: it was read once, and is not followed", "file", k.cfg.Path)
+		k.cfg.Log.Info("the "+k.cfg.What+" file is not a regular file; it was read once and is not watched", "file", k.cfg.Path)
 		none := make(chan struct{})
 		close(none)
 		return none, nil
@@ -309,7 +309,7 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
+			k.cfg.Log.Warn("cannot watch the "+k.cfg.What+" file; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
 				due = time.After(quietPeriod)
 			}
@@ -332,7 +332,7 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			lastRead = stat(k.cfg.Path)
 			missing, err := k.watchFolders(w)
 			if err != nil {
-				k.cfg.Log.Warn("watch the file of the "+k.cfg.What+"; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
+				k.cfg.Log.Warn("cannot watch the "+k.cfg.What+" file; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
 			}
 			if missing {
 				due = time.After(maxQuietWait)

@@ -184,7 +184,7 @@ func TestAPipeInThePlaceOfTheFileIsRefused(t *testing.T) {
 	go func() { reloaded <- k.Reload() }()
 	select {
 	case err := <-reloaded:
-		if err == nil || !strings.Contains(err.Error(), "is no regular file") {
+		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 			t.Error(err)
 		}
 	case <-time.After(5 * time.Second):
@@ -225,8 +225,8 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	if r := k.Report(); valueOf(t, k) != 1 || r.Err != nil || r.Failures != 0 {
 		t.Errorf("%+v", r)
 	}
-	if n := strings.Count(log.String(), "is not followed"); n != 1 || strings.Contains(log.String(), "ERROR") {
-		t.Errorf("it is said %d times that it is not followed:\n%s", n, &log)
+	if n := strings.Count(log.String(), "is not watched"); n != 1 || strings.Contains(log.String(), "ERROR") {
+		t.Errorf("logged %d times that it is not watched:\n%s", n, &log)
 	}
 }
 
@@ -240,16 +240,16 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	var log strings.Builder
 	_, err := NewKeeper(t.Context(), Config[pair]{Path: path, What: "pairs", Parse: parsePair, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		FirstReadTimeout: 20 * time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), path+" has no end after 20ms") {
+	if err == nil || !strings.Contains(err.Error(), path+": timed out after 20ms") {
 		t.Error(err)
 	}
-	if text := log.String(); !strings.Contains(text, "waiting for the file of the pairs") || !strings.Contains(text, path) {
-		t.Errorf("it does not say what it waits for: %s", text)
+	if text := log.String(); !strings.Contains(text, "still waiting to read the pairs file") || !strings.Contains(text, path) {
+		t.Errorf("the log does not name what it waits for: %s", text)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err = NewKeeper(ctx, Config[pair]{Path: path, What: "pairs", Parse: parsePair, FirstReadTimeout: time.Hour})
-	if err == nil || !strings.Contains(err.Error(), "interrupted: "+path) {
+	if err == nil || !strings.Contains(err.Error(), path+": interrupted") {
 		t.Error(err)
 	}
 	w, err := os.OpenFile(path, os.O_WRONLY, 0) // lets the abandoned reads end

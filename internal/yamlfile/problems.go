@@ -36,7 +36,7 @@ func (e *Error) Error() string {
 		b.WriteString(p.Message)
 	}
 	if e.More {
-		fmt.Fprintf(&b, "\n%s:%d: there are more mistakes; mend these first", e.File, e.Problems[len(e.Problems)-1].Line)
+		fmt.Fprintf(&b, "\n%s:%d: there are more mistakes; fix these first", e.File, e.Problems[len(e.Problems)-1].Line)
 	}
 	return b.String()
 }
@@ -74,7 +74,7 @@ type Format struct {
 
 // secondDocument is the message about a file with more than one YAML document.
 func (f *Format) secondDocument() string {
-	return "a second YAML document; " + article(f.Name) + " is one: remove the ---"
+	return "a second YAML document; " + article(f.Name) + " has only one; remove the ---"
 }
 
 func article(name string) string {

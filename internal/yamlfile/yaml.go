@@ -116,7 +116,7 @@ func (p *Problems) read(n ast.Node, v reflect.Value, path string) {
 	}
 	switch n := n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		p.Add(path, "anchors, aliases and tags are not taken; write the value out, and quote a text that begins with &, * or !")
+		p.Add(path, "anchors, aliases and tags are not supported; write the value out, and quote a text that begins with &, * or !")
 		return
 	case *ast.NullNode:
 		p.Add(path, "has no value; give one, or remove it")
@@ -230,7 +230,7 @@ func (p *Problems) eachMember(n ast.Node, path, want string, member func(name st
 func (p *Problems) badNameMessage(n ast.MapKeyNode) string {
 	switch n.(type) {
 	case *ast.MergeKeyNode:
-		return "<< (merge) is not taken; write the fields out"
+		return "<< (merge) is not supported; write the fields out"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MappingKeyNode:
 		return "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
 	default:
@@ -338,7 +338,7 @@ func (p *Problems) text(n ast.Node, path, allowed string) string {
 	}
 	for _, c := range s {
 		if !strings.ContainsRune(allowed, c) && (!unicode.IsPrint(c) || c == unicode.ReplacementChar) {
-			p.Add(path, "%sholds the character %U, which is not printable; remove it", p.shown("", s, " "), c)
+			p.Add(path, "%scontains the character %U, which is not printable; remove it", p.shown("", s, " "), c)
 			break
 		}
 	}
@@ -371,7 +371,7 @@ func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 		if v, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(v, 10) == text {
 			return v
 		}
-		p.Add(path, "%s is not a number in plain decimal digits, or too large; write it without +, _, letters and 0 in front", Quote(text))
+		p.Add(path, "%s is not a plain decimal number, or is too large; write it without +, _, letters and leading zeros", Quote(text))
 		return 0
 	}
 	p.Add(path, "must be %s; got %s", want, p.Kind(n))
@@ -405,7 +405,7 @@ func (p *Problems) float(n ast.Node, path string) float64 {
 			return v
 		}
 	}
-	p.Add(path, "must be a number in plain decimal digits such as 0.5; got %s", p.Kind(n))
+	p.Add(path, "must be a plain decimal number such as 0.5; got %s", p.Kind(n))
 	return 0
 }
 

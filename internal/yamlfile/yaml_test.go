@@ -95,9 +95,9 @@ func TestWhatYAMLHasBesideIsExplained(t *testing.T) {
 	const alone = "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
 	for text, want := range map[string]string{
 		"a: *@example.com\n":   `f:1: invalid YAML: '@' is a reserved character; quote the text`,
-		"a: *.example.com\n":   `f:1: a: anchors, aliases and tags are not taken; write the value out, and quote a text that begins with &, * or !`,
-		"a: !x 7\n":            `f:1: a: anchors, aliases and tags are not taken; write the value out, and quote a text that begins with &, * or !`,
-		"a: 7\n<<: *b\n":       `f:2: ["<<"]: << (merge) is not taken; write the fields out`,
+		"a: *.example.com\n":   `f:1: a: anchors, aliases and tags are not supported; write the value out, and quote a text that begins with &, * or !`,
+		"a: !x 7\n":            `f:1: a: anchors, aliases and tags are not supported; write the value out, and quote a text that begins with &, * or !`,
+		"a: 7\n<<: *b\n":       `f:2: ["<<"]: << (merge) is not supported; write the fields out`,
 		"a: 7\n? b\n: 7\n":     `f:2: ["? b"]: ` + alone,
 		"&x a: 7\n":            `f:1: ["&x a"]: ` + alone,
 		"a: 7\n10: 7\ntrue: 7": `f:2: 10: a name must be plain text; quote "10"` + "\n" + `f:3: true: a name must be plain text; quote "true"`,
@@ -115,7 +115,7 @@ func TestDirectivesAreSkipped(t *testing.T) {
 		"%YAML 1.2\n---\na: 7\nb: 7\n":          "",
 		"# pair\n%YAML 1.1\n--- \na: 7\nb: 7\n": "",
 		"%YAML 1.2\n---\na: x\n":                "f:3: a: must be a whole number; got the text \"x\"",
-		"%YAML 1.2\n---\na: 7\n---\nb: 7\n":     "f:5: document: a second YAML document; a pair is one: remove the ---",
+		"%YAML 1.2\n---\na: 7\n---\nb: 7\n":     "f:5: document: a second YAML document; a pair has only one; remove the ---",
 		"%YAML 1.2\n---\n":                      "f:1: the file is empty; want a:",
 	} {
 		v, err := parsePair("f", []byte(text))
@@ -166,7 +166,7 @@ func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 func TestAWholeNumberThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"9223372036854775808", "99999999999999999999", "-99999999999999999999"} {
-		want := `f:1: a: "` + number + `" is not a number in plain decimal digits, or too large; write it without +, _, letters and 0 in front`
+		want := `f:1: a: "` + number + `" is not a plain decimal number, or is too large; write it without +, _, letters and leading zeros`
 		if _, err := parsePair("f", []byte("a: "+number+"\nb: 7\n")); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
