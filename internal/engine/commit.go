@@ -172,7 +172,7 @@ func waitToRetry(ctx context.Context, err error, attempt int) bool {
 
 // errShortTimeout says that a transaction timed out because its requests had waited for long. The
 // store works, and is asked for more than it can do.
-var errShortTimeout = fmt.Errorf("%w: the transaction had too little of their time left", ErrOverloaded)
+var errShortTimeout = fmt.Errorf("%w: too little time was left for the transaction", ErrOverloaded)
 
 // maxShortTimeouts is how many such timeouts in a row are ignored; after that they count as
 // failures of the store.

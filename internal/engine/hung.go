@@ -8,7 +8,7 @@ import (
 )
 
 // errHung says that a transaction still runs after its deadline.
-var errHung = errors.New("the store does not return from a call: its disk does not answer")
+var errHung = errors.New("a call to the store is stuck: its disk does not respond")
 
 // hungAfter is how long a transaction may run past its deadline. The requests that came with it
 // have a little more time left. The PostgreSQL store takes up to 100 ms past the deadline when it

@@ -40,7 +40,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 	}
 	answer, err := b.encodeReceipt(r)
 	if err != nil {
-		r.err = fmt.Errorf("encode the receipt of %q: %w", r.ID, err)
+		r.err = fmt.Errorf("encode receipt of %q: %w", r.ID, err)
 		return
 	}
 	fresh := Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: answer, ExpiresAt: b.now + receiptLife}

@@ -68,7 +68,7 @@ func ParseOnError(s string) (OnError, error) {
 			return OnError(i), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown answer %q; want %s", s, strings.Join(onErrorNames[:], ", "))
+	return 0, fmt.Errorf("unknown value %q; want one of %s", s, strings.Join(onErrorNames[:], ", "))
 }
 
 // The errors that answer a request in place of a decision.

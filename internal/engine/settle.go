@@ -14,8 +14,8 @@ import (
 
 // The errors of [Engine.Settle], besides those of every request.
 var (
-	ErrUnknownID       = errors.New("no consume is known under this id")
-	ErrNothingToSettle = errors.New("the request of this id charged nothing that could be settled")
+	ErrUnknownID       = errors.New("no consume found with this id")
+	ErrNothingToSettle = errors.New("the request with this id has no charge to settle")
 )
 
 // reservation is stored in the receipt of a consume, beside the answer, so that its final cost can

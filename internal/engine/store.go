@@ -51,9 +51,9 @@ type Turn interface {
 var (
 	// ErrConflict says that another worker wrote in between, and nothing of this transaction was
 	// written.
-	ErrConflict = errors.New("the transaction lost a race")
+	ErrConflict = errors.New("the transaction lost a race with another one")
 	// ErrCommitUnknown says that the answer to the commit was lost.
-	ErrCommitUnknown = errors.New("the fate of the commit is unknown")
+	ErrCommitUnknown = errors.New("it is unknown whether the commit succeeded")
 )
 
 // Batch is what a transaction reads.

@@ -64,7 +64,7 @@ func ParseWindow(text string) (Window, error) {
 	}
 	unit, ok := windowUnits[text[digits:]]
 	if digits == 0 || !ok || text[0] == '0' && digits > 1 {
-		return Window{}, fmt.Errorf("unknown window %q; want a number with a unit such as 500ms, 30s, 5m, 1h, 1d, 1w, "+
+		return Window{}, fmt.Errorf("invalid window %q; want a number with a unit such as 500ms, 30s, 5m, 1h, 1d, 1w, "+
 			"or minute, hour, day, week, month", text)
 	}
 	n, err := strconv.ParseInt(text[:digits], 10, 64)

@@ -38,7 +38,7 @@ func TestParseWindow(t *testing.T) {
 			t.Errorf("ParseWindow(%q) = %+v, %v", text, w, err)
 		}
 	}
-	const unknown, outside = "unknown window", "out of range"
+	const unknown, outside = "invalid window", "out of range"
 	for text, want := range map[string]string{
 		"": unknown, "1": unknown, "m": unknown, "1M": unknown, "1 m": unknown, " 1m": unknown, "1m ": unknown,
 		"1.5h": unknown, "1h30m": unknown, "-1m": unknown, "+1m": unknown, "0": unknown, "00m": unknown, "01m": unknown,
