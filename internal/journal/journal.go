@@ -115,11 +115,11 @@ func Tend(ctx context.Context, log *slog.Logger, fold func() (more bool, err err
 			return
 		case err != nil:
 			if failed++; failed == failuresBeforeLog {
-				log.Error("the journal cannot be folded into the table counters, and grows", "error", err)
+				log.Error("cannot fold the journal into the table counters; the journal keeps growing", "error", err)
 			}
 		default:
 			if failed >= failuresBeforeLog {
-				log.Info("the journal is folded again")
+				log.Info("the journal is being folded again")
 			}
 			failed = 0
 		}

@@ -30,14 +30,14 @@ func Seal(row []byte) []byte {
 // Open verifies the checksum and the version of a row, and returns its content.
 func Open(row []byte) (Parser, error) {
 	if len(row) < 5 {
-		return nil, fmt.Errorf("it has only %d bytes", len(row))
+		return nil, fmt.Errorf("only %d bytes long", len(row))
 	}
 	body, sum := row[:len(row)-4], binary.LittleEndian.Uint32(row[len(row)-4:])
 	if crc32.Checksum(body, castagnoli) != sum {
-		return nil, errors.New("the checksum does not match")
+		return nil, errors.New("checksum mismatch")
 	}
 	if body[0] != version {
-		return nil, fmt.Errorf("it has version %d, and this program knows %d", body[0], version)
+		return nil, fmt.Errorf("unsupported version %d; this release supports version %d", body[0], version)
 	}
 	return body[1:], nil
 }

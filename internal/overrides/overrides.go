@@ -82,4 +82,4 @@ type Store interface {
 }
 
 // ErrFull says that there are as many overrides as a worker keeps in memory.
-var ErrFull = errors.New("there are too many overrides")
+var ErrFull = errors.New("too many overrides")

@@ -181,7 +181,7 @@ func (t *Table) Wake() {
 func (t *Table) Run(ctx context.Context) {
 	tick := time.NewTicker(t.cfg.PollInterval)
 	defer tick.Stop()
-	outage := outage.New(t.cfg.Logger, slog.LevelWarn, "overrides may be out of date until the store answers", "overrides are up to date again")
+	outage := outage.New(t.cfg.Logger, slog.LevelWarn, "cannot read overrides from the store; they may be out of date", "overrides are up to date again")
 	for {
 		select {
 		case <-ctx.Done():

@@ -80,7 +80,7 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
 		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue), began: time.Now(), stopped: make(chan struct{}),
-		failing: outage.New(cfg.Logger, slog.LevelWarn, "usage is not written: it waits in memory, as long as there is room", "usage is written again"),
+		failing: outage.New(cfg.Logger, slog.LevelWarn, "cannot write usage; it is kept in memory while there is room", "usage is being written again"),
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
 	go r.run()
@@ -221,7 +221,7 @@ func (r *Recorder) writeTx(ctx context.Context, add func(ctx context.Context) er
 	defer cancel()
 	err = add(ctx)
 	if unknown = errors.Is(err, engine.ErrCommitUnknown); unknown {
-		err = fmt.Errorf("some may be stored or not, and is dropped rather than counted twice: %w", err)
+		err = fmt.Errorf("some usage may already be stored, so it is dropped rather than counted twice: %w", err)
 	}
 	return unknown, err
 }
