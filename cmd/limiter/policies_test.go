@@ -194,7 +194,7 @@ func TestServicePolicies(t *testing.T) {
 	const set = "overrides set chat minute chat:7 --reason r "
 	s.limiter(t, set+"--burst 5").want(t, exitUsage, "", "burst needs algorithm token_bucket")
 	s.limiter(t, strings.Replace(set, "minute", "day", 1)+"--limit 9").want(t, exitError, "", "policy chat has minute (404 unknown_limit)")
-	s.limiter(t, strings.Replace(set, "chat", "char", 1)+"--limit 9").want(t, exitError, "", "there are chat (404 unknown_policy)")
+	s.limiter(t, strings.Replace(set, "chat", "char", 1)+"--limit 9").want(t, exitError, "", "the policies are chat (404 unknown_policy)")
 	s.limiter(t, set+"--limit 9").want(t, exitDone, "limit 9, until it is deleted", "")
 	s.limiter(t, "consume --cost 9"+ask).want(t, exitDone, "9/60m  0 ", "")
 
