@@ -91,7 +91,7 @@ func TestAllInOneDeliversAlerts(t *testing.T) {
 	}{
 		{"a denial raises an alert, which is resolved", a.resolves},
 		{"what the throttle holds is in a digest", a.digests},
-		{"a silence keeps it from being told until it ends", a.silences},
+		{"a silence holds an alert back until it ends", a.silences},
 		{"a target that is gone leaves dead letters, which are replayed", a.replays},
 	} {
 		if !t.Run(step.name, step.try) {

@@ -191,9 +191,9 @@ func TestReset(t *testing.T) {
 		{"yes to all", "", "--all --yes", false, exitDone, "reset 12 counters\n", "", []string{`{"all":true}`}},
 		{"asked, yes", "y\n", "--prefix p:", true, exitDone, "reset 12 counters\n", "reset 12 counters under p:? [y/N] ", []string{dry, wet}},
 		{"asked, no", "n\n", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
-		{"asked, nothing said", "", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
-		{"nobody to ask", "", "--prefix p:", false, exitDone, "reset 12 counters\n", "", []string{wet}},
-		{"all, and nobody to ask", "", "--all", false, exitUsage, "", "pass --yes (or --dry-run)", nil},
+		{"asked, no answer", "", "--prefix p:", true, exitError, "", "nothing was reset", []string{dry}},
+		{"no terminal to ask on", "", "--prefix p:", false, exitDone, "reset 12 counters\n", "", []string{wet}},
+		{"all, no terminal to ask on", "", "--all", false, exitUsage, "", "pass --yes (or --dry-run)", nil},
 		{"as it came", "", "k --json", false, exitDone, "{\"reset\":12}\n", "", []string{`{"key":"k"}`}},
 	}
 	for _, tt := range tests {

@@ -28,7 +28,7 @@ func TestWaitingForPostgres(t *testing.T) {
 	}{
 		"an answer":                {[]error{full, full, nil}, nil, "", `"waiting for PostgreSQL" error="no session left"`},
 		"a pooler of transactions": {[]error{full, pooled}, pooled, pooled.Error(), ""},
-		"in vain":                  {[]error{full}, full, act + "gave up after 30s: no session left", ""},
+		"timed out":                {[]error{full}, full, act + "gave up after 30s: no session left", ""},
 		"a wrong password": {[]error{refused}, refused, act + "login refused: gave up after 30s: connect: FATAL: password",
 			`"PostgreSQL refused the login; will retry" error="connect: FATAL: password`},
 	} {

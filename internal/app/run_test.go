@@ -180,12 +180,12 @@ func TestFailedStartLeavesNothingBehind(t *testing.T) {
 	}
 	defer taken.Close()
 	for name, set := range map[string]func(o *Options){
-		"the HTTP port is taken": func(o *Options) { o.HTTPAddr = taken.Addr().String() },
-		"the NATS port is taken": func(o *Options) { o.NATSListen = taken.Addr().String() },
-		"the source is no URI":   func(o *Options) { o.Source = "%" },
-		"on-error is unknown":    func(o *Options) { o.OnError = "perhaps" },
-		"no part of a limit":     func(o *Options) { o.WarningThreshold = math.NaN() },
-		"the threshold is wrong": func(o *Options) { o.WarningThreshold = 2 },
+		"the HTTP port is taken":  func(o *Options) { o.HTTPAddr = taken.Addr().String() },
+		"the NATS port is taken":  func(o *Options) { o.NATSListen = taken.Addr().String() },
+		"the source is not a URI": func(o *Options) { o.Source = "%" },
+		"on-error is unknown":     func(o *Options) { o.OnError = "perhaps" },
+		"the threshold is NaN":    func(o *Options) { o.WarningThreshold = math.NaN() },
+		"the threshold is wrong":  func(o *Options) { o.WarningThreshold = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t)
