@@ -16,8 +16,8 @@ import (
 
 const alertsFile = "alerts.json"
 
-// TestAlertsAreFresh compares the schema of the alerts file with its types.
-func TestAlertsAreFresh(t *testing.T) {
+// TestAlertsSchemaIsUpToDate compares the schema of the alerts file with its types.
+func TestAlertsSchemaIsUpToDate(t *testing.T) {
 	want := alertsSchema(t)
 	if *update {
 		if err := os.WriteFile(alertsFile, want, 0o644); err != nil {
@@ -68,8 +68,9 @@ func oneTarget(channel *jsonschema.Schema) {
 	channel.Else = &jsonschema.Schema{OneOf: targets}
 }
 
-// TestAlertsSchemaKnowsTheTargetsOfChannels: it takes what the loader takes, and nothing that leads nowhere or to two places.
-func TestAlertsSchemaKnowsTheTargetsOfChannels(t *testing.T) {
+// TestAlertsSchemaChecksChannelTargets: it takes what the loader takes, and nothing that leads
+// nowhere or to two places.
+func TestAlertsSchemaChecksChannelTargets(t *testing.T) {
 	t.Parallel()
 	verdict := fileVerdict(t, alertsFile)
 	const files = "../internal/alerts/testdata/"

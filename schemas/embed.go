@@ -7,7 +7,7 @@ package schemas
 
 import "embed"
 
-//go:generate go test . -run AreFresh -update
+//go:generate go test . -run UpToDate -update
 
 // FS has all files by their paths, such as events/limits.warning.v1.json.
 //

@@ -21,8 +21,8 @@ import (
 
 const policiesFile = "policies.json"
 
-// TestPoliciesAreFresh compares the schema of the policy file with its types.
-func TestPoliciesAreFresh(t *testing.T) {
+// TestPoliciesSchemaIsUpToDate compares the schema of the policy file with its types.
+func TestPoliciesSchemaIsUpToDate(t *testing.T) {
 	want := policiesSchema(t)
 	if *update {
 		if err := os.WriteFile(policiesFile, want, 0o644); err != nil {
@@ -157,8 +157,8 @@ func fileVerdict(t *testing.T, name string) func(text string) error {
 	}
 }
 
-// TestPoliciesSchemaTakesWhatIsGood: the schema accepts files that the loader accepts.
-func TestPoliciesSchemaTakesWhatIsGood(t *testing.T) {
+// TestPoliciesSchemaAcceptsValidFiles: the schema accepts files that the loader accepts.
+func TestPoliciesSchemaAcceptsValidFiles(t *testing.T) {
 	t.Parallel()
 	verdict := fileVerdict(t, policiesFile)
 	files, err := filepath.Glob("../examples/*/policies.yaml")

@@ -96,8 +96,8 @@ var definitions = map[string]struct {
 	"api/policies.v1.json":                 {limits.Policies{}, "Reply of admin.policies", nil},
 }
 
-// TestSchemasAreFresh compares every schema with its type.
-func TestSchemasAreFresh(t *testing.T) {
+// TestSchemasAreUpToDate compares every schema with its type.
+func TestSchemasAreUpToDate(t *testing.T) {
 	comments := rootComments(t)
 	for name, d := range definitions {
 		want := generate(t, comments, name)
@@ -117,8 +117,8 @@ func TestSchemasAreFresh(t *testing.T) {
 	}
 }
 
-// TestFilesHaveTypes: there is no schema without a type.
-func TestFilesHaveTypes(t *testing.T) {
+// TestEverySchemaHasType: there is no schema without a type.
+func TestEverySchemaHasType(t *testing.T) {
 	files, err := fs.Glob(schemas.FS, "*/*.json")
 	if err != nil {
 		t.Fatal(err)

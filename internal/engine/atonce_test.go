@@ -7,9 +7,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestARequestSaysWhetherItIsAnsweredAtOnce: a caller may have work that it must not do in its own
+// TestAtOnceIsSetForImmediateAnswers: a caller may have work that it must not do in its own
 // goroutine.
-func TestARequestSaysWhetherItIsAnsweredAtOnce(t *testing.T) {
+func TestAtOnceIsSetForImmediateAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
+func TestFloodOfKeysUsesBoundedMemory(t *testing.T) {
 	t.Parallel()
 	var x denialCache
 	var d denialCounts
@@ -35,9 +35,9 @@ func TestAFloodOfKeysLeavesMemoryBounded(t *testing.T) {
 	}
 }
 
-// TestDenialsAreCountedOnceWhileTheyAreTold has two cache entries of one counter, as when it is
+// TestDenialsAreCountedOnceDuringReport has two cache entries of one counter, as when it is
 // cached again, count denials while they are reported.
-func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
+func TestDenialsAreCountedOnceDuringReport(t *testing.T) {
 	t.Parallel()
 	var d denialCounts
 	d.init()
@@ -73,7 +73,7 @@ func TestDenialsAreCountedOnceWhileTheyAreTold(t *testing.T) {
 	}
 }
 
-func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
+func TestStateReadBeforeInvalidationIsNotCached(t *testing.T) {
 	t.Parallel()
 	var x denialCache
 	x.init()
@@ -102,9 +102,9 @@ func TestNothingIsRememberedOfWhatWasForgottenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestARefKnowsWhenItIsVoid: a limit with a Ref is denied like one without, whatever happens to the
+// TestRefDetectsStaleEntry: a limit with a Ref is denied like one without, whatever happens to the
 // entry that the Ref holds.
-func TestARefKnowsWhenItIsVoid(t *testing.T) {
+func TestRefDetectsStaleEntry(t *testing.T) {
 	t.Parallel()
 	var x denialCache
 	var d denialCounts
@@ -161,9 +161,9 @@ func TestARefKnowsWhenItIsVoid(t *testing.T) {
 	}
 }
 
-// TestADenialFromMemoryIsAsTheStores, to the millisecond, and is only counted for the limit that
+// TestCachedDenialMatchesStore, to the millisecond, and is only counted for the limit that
 // denied.
-func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
+func TestCachedDenialMatchesStore(t *testing.T) {
 	t.Parallel()
 	var x denialCache
 	var d denialCounts
@@ -214,9 +214,9 @@ func TestADenialFromMemoryIsAsTheStores(t *testing.T) {
 	}
 }
 
-// TestADenialUnderAnotherDefinitionIsNeverSure: the batch must be decided again in turn, with the
+// TestDenialUnderOtherDefinitionIsUnsure: the batch must be decided again in turn, with the
 // requests before it.
-func TestADenialUnderAnotherDefinitionIsNeverSure(t *testing.T) {
+func TestDenialUnderOtherDefinitionIsUnsure(t *testing.T) {
 	t.Parallel()
 	const now, latest, until = 1_000_000, 1_000_300, 1_000_325
 	stored := Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 1000, Window: Window{Millis: 1000, text: "1s"}, Threshold: -1}

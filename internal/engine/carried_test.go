@@ -10,7 +10,7 @@ import (
 
 // Another definition takes over what was used as charged at the latest moment of the old one, and
 // then keeps the new limit's law.
-func TestAnotherDefinitionCarriesWhatIsUsed(t *testing.T) {
+func TestNewDefinitionCarriesUsageOver(t *testing.T) {
 	t.Parallel()
 	check(t, cases, func(t *rapid.T) {
 		h := begin(t, rapid.SampledFrom(algorithms).Draw(t, "from"))
@@ -111,7 +111,7 @@ func repaid(before *Limit, beyond, last, now int64) (at, missing int64) {
 
 // Two definitions that use one bucket by turns, as while another policy file is rolled out,
 // together admit no more than the more generous one.
-func TestBucketsInTurnAdmitNoMoreThanTheLarger(t *testing.T) {
+func TestAlternatingBucketsAdmitNoMoreThanLarger(t *testing.T) {
 	t.Parallel()
 	check(t, cases, func(t *rapid.T) {
 		h := begin(t, TokenBucket)
@@ -142,9 +142,9 @@ func TestBucketsInTurnAdmitNoMoreThanTheLarger(t *testing.T) {
 	})
 }
 
-// TestABucketHoldsNothingOfAnotherDefinitionForLong: what it cannot hold of what was used is
+// TestCarriedExcessIsRefilledWithinWindow: what it cannot hold of what was used is
 // refilled within its window.
-func TestABucketHoldsNothingOfAnotherDefinitionForLong(t *testing.T) {
+func TestCarriedExcessIsRefilledWithinWindow(t *testing.T) {
 	t.Parallel()
 	for _, before := range algorithms {
 		h := history{limit: limitOf(t, before, 1000, "1d"), now: noon}
@@ -168,8 +168,8 @@ func TestABucketHoldsNothingOfAnotherDefinitionForLong(t *testing.T) {
 	}
 }
 
-// TestABucketThatIsLoweredTwiceIsFreeAgainAsSoon, whatever is charged in between.
-func TestABucketThatIsLoweredTwiceIsFreeAgainAsSoon(t *testing.T) {
+// TestTwiceLoweredBucketRefillsAtOldRates, whatever is charged in between.
+func TestTwiceLoweredBucketRefillsAtOldRates(t *testing.T) {
 	t.Parallel()
 	h := history{limit: limitOf(t, TokenBucket, 1000, "1m"), now: noon}
 	h.ask(Consume, 1000)
@@ -183,9 +183,9 @@ func TestABucketThatIsLoweredTwiceIsFreeAgainAsSoon(t *testing.T) {
 	}
 }
 
-// TestALoweredBucketIsFreeAgainAsSoonAsTheHigher: use that an override or a schedule's factor
+// TestLoweredBucketRefillsAtHigherRate: use that an override or a schedule's factor
 // allowed makes nobody wait longer than under that limit.
-func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
+func TestLoweredBucketRefillsAtHigherRate(t *testing.T) {
 	t.Parallel()
 	low := limitOf(t, TokenBucket, 10, "1m")
 	low.Burst = 5
@@ -210,8 +210,8 @@ func TestALoweredBucketIsFreeAgainAsSoonAsTheHigher(t *testing.T) {
 	}
 }
 
-// TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate, even if the burst changes after it.
-func TestWhatIsChargedUnderALowerLimitIsRefilledAtItsRate(t *testing.T) {
+// TestChargesUnderLowerLimitRefillAtItsRate, even if the burst changes after it.
+func TestChargesUnderLowerLimitRefillAtItsRate(t *testing.T) {
 	t.Parallel()
 	h := history{limit: limitOf(t, TokenBucket, 1000, "1m"), now: noon}
 	h.ask(Consume, 1000)

@@ -33,7 +33,7 @@ func (s *raceLost) Update(ctx context.Context, b engine.Batch, decide func(engin
 	return engine.ErrConflict
 }
 
-func TestAnIDAfterALostRace(t *testing.T) {
+func TestIDIsCheckedAgainAfterLostRace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -73,7 +73,7 @@ func TestAnIDAfterALostRace(t *testing.T) {
 	})
 }
 
-func TestMemoryNeverAllows(t *testing.T) {
+func TestCacheNeverAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		step := time.Duration(0)
 		store := eachstore.SQLite(t, func() time.Time { return time.Now().Add(step) })
@@ -120,9 +120,9 @@ func (s hangingTurn) Await(ctx context.Context) engine.Turn {
 	return nil
 }
 
-// TestATurnThatHangsIsPartOfTheWait: a client gives up at the deadline, and must get its answer
+// TestHungTurnCountsTowardDeadline: a client gives up at the deadline, and must get its answer
 // before.
-func TestATurnThatHangsIsPartOfTheWait(t *testing.T) {
+func TestHungTurnCountsTowardDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := hangingTurn{&hanging{tap: openTap(t)}}
@@ -138,7 +138,7 @@ func TestATurnThatHangsIsPartOfTheWait(t *testing.T) {
 	})
 }
 
-func TestAStoreThatHangsIsWaitedForOnce(t *testing.T) {
+func TestHungStoreIsWaitedForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hanging{tap: openTap(t)}
 		e := start(t, engine.Config{Store: store})
@@ -168,7 +168,7 @@ func TestAStoreThatHangsIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-func TestTellingLeavesTheDefinitionAsItIs(t *testing.T) {
+func TestDenialReportKeepsDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
 		e := start(t, engine.Config{Store: store})
@@ -189,9 +189,9 @@ func TestTellingLeavesTheDefinitionAsItIs(t *testing.T) {
 	})
 }
 
-// TestSettlesAtOnceShareTransactions: settles that arrive while one transaction reads share the
-// next one, so that they do not delay other requests.
-func TestSettlesAtOnceShareTransactions(t *testing.T) {
+// TestConcurrentSettlesShareTransactions: settles that arrive while one transaction reads share
+// the next one, so that they do not delay other requests.
+func TestConcurrentSettlesShareTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -237,7 +237,7 @@ func TestSettlesAtOnceShareTransactions(t *testing.T) {
 
 // Receipts that nobody waits for any more are not read: settles that gave up on a store that hung
 // do not keep it busy afterwards.
-func TestSettlesThatGaveUpAreNotReadFor(t *testing.T) {
+func TestAbandonedSettlesReadNoReceipts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hanging{tap: openTap(t)}
@@ -263,9 +263,9 @@ func TestSettlesThatGaveUpAreNotReadFor(t *testing.T) {
 	})
 }
 
-// TestEachIsAnsweredInTimeByAStoreThatIsSlow: the time that a request waited for the transaction
+// TestRequestsOverSlowStoreMeetDeadline: the time that a request waited for the transaction
 // before is taken from its own.
-func TestEachIsAnsweredInTimeByAStoreThatIsSlow(t *testing.T) {
+func TestRequestsOverSlowStoreMeetDeadline(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 900 * time.Millisecond, 1200 * time.Millisecond, 1400 * time.Millisecond} {
 		t.Run(takes.String(), func(t *testing.T) {
@@ -303,8 +303,8 @@ func TestEachIsAnsweredInTimeByAStoreThatIsSlow(t *testing.T) {
 	}
 }
 
-// TestTheCircuitClosesOverAStoreThatIsSlow but works: it takes longer than a probe may.
-func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
+// TestCircuitClosesOverSlowStore that works, but takes longer than a probe may.
+func TestCircuitClosesOverSlowStore(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 1200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -344,9 +344,9 @@ func TestTheCircuitClosesOverAStoreThatIsSlow(t *testing.T) {
 	}
 }
 
-// TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone: otherwise they would use up the one attempt that
+// TestSettlesDoNotUseUpProbe: otherwise they would use up the one attempt that
 // the circuit allows, and have too little time for it.
-func TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone(t *testing.T) {
+func TestSettlesDoNotUseUpProbe(t *testing.T) {
 	t.Parallel()
 	for _, every := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -375,9 +375,9 @@ func TestSettlesLeaveTheProbeOfAStoreThatIsSlowAlone(t *testing.T) {
 	}
 }
 
-// TestAFloodOverAStoreThatIsSlowLiftsNoLimits: requests that the store has no time for get
+// TestFloodOverSlowStoreIsOverloaded: requests that the store has no time for get
 // ErrOverloaded; they are neither allowed nor denied.
-func TestAFloodOverAStoreThatIsSlowLiftsNoLimits(t *testing.T) {
+func TestFloodOverSlowStoreIsOverloaded(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -414,8 +414,8 @@ func TestAFloodOverAStoreThatIsSlowLiftsNoLimits(t *testing.T) {
 	}
 }
 
-// TestAFloodOverAStoreThatHangsOpensTheCircuit, although timeouts in a flood may be short ones.
-func TestAFloodOverAStoreThatHangsOpensTheCircuit(t *testing.T) {
+// TestFloodOverHungStoreOpensCircuit, although timeouts in a flood may be short ones.
+func TestFloodOverHungStoreOpensCircuit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowStore{tap: openTap(t)}

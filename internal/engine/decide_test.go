@@ -18,7 +18,7 @@ type turn struct {
 }
 
 // Histories from the systems that this one replaces.
-func TestScripts(t *testing.T) {
+func TestDecisionHistories(t *testing.T) {
 	t.Parallel()
 	routes := limitOf(t, FixedWindow, 20, "1m")
 	quota := limitOf(t, FixedWindow, 100, "1m")
@@ -129,7 +129,7 @@ func TestScripts(t *testing.T) {
 
 // One request against three tiers: the one that denies represents the decision, and none is
 // charged.
-func TestThreeTiers(t *testing.T) {
+func TestDenyingLimitRepresentsDecision(t *testing.T) {
 	t.Parallel()
 	limits := []Limit{
 		limitOf(t, SlidingWindow, 1000, "1m"), limitOf(t, SlidingWindow, 5, "1m"), limitOf(t, SlidingWindow, 3, "1h"),
@@ -152,7 +152,7 @@ func TestThreeTiers(t *testing.T) {
 }
 
 // 10,000 requests a minute for ten minutes leave a counter that is no larger than after the first.
-func TestASlidingWindowStaysSmall(t *testing.T) {
+func TestSlidingWindowStateStaysSmall(t *testing.T) {
 	t.Parallel()
 	h := history{limit: limitOf(t, SlidingWindow, MaxAmount, "1m"), now: noon}
 	most := 0

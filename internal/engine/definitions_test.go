@@ -12,7 +12,7 @@ import (
 
 // A check changes nothing, whatever definition it has for the limit: not what was charged, nor how
 // long it counts.
-func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
+func TestCheckUnderOtherDefinitionKeepsCounter(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int64{"one that allows": 100_000, "one that denies": 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -37,9 +37,9 @@ func TestACheckUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
-// TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs: what is used is not carried over to it,
+// TestDenialUnderOtherDefinitionKeepsCounter: what is used is not carried over to it,
 // or it would be free after 100 ms.
-func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
+func TestDenialUnderOtherDefinitionKeepsCounter(t *testing.T) {
 	t.Parallel()
 	l := per(t, "k", 100, "1h")
 	other := l
@@ -64,9 +64,9 @@ func TestADenialUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
-// TestARetryUnderAnotherDefinitionIsHonest: what was used under one definition denies under the
+// TestRetryAfterUnderOtherDefinitionIsHonest: what was used under one definition denies under the
 // next one. A retry at the moment that the denial names is allowed, and none before.
-func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
+func TestRetryAfterUnderOtherDefinitionIsHonest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		algorithm     engine.Algorithm
@@ -106,9 +106,9 @@ func TestARetryUnderAnotherDefinitionIsHonest(t *testing.T) {
 	}
 }
 
-// TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs apart from what it gives back, for each
+// TestRefundUnderOtherDefinitionKeepsCounter apart from what it gives back, for each
 // algorithm.
-func TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
+func TestRefundUnderOtherDefinitionKeepsCounter(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
@@ -134,9 +134,9 @@ func TestARefundUnderAnotherDefinitionLeavesTheCounterAsItIs(t *testing.T) {
 	}
 }
 
-// TestARefundPutsNoRetryOff: the retryAfter of a denial under another definition holds, however
+// TestRefundDoesNotDelayRetry: the retryAfter of a denial under another definition holds, however
 // often something is refunded until then.
-func TestARefundPutsNoRetryOff(t *testing.T) {
+func TestRefundDoesNotDelayRetry(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
@@ -162,8 +162,8 @@ func TestARefundPutsNoRetryOff(t *testing.T) {
 	}
 }
 
-// TestAReportLeavesTheCounterAsItIs: the retryAfter of a denial under another definition holds.
-func TestAReportLeavesTheCounterAsItIs(t *testing.T) {
+// TestDenialReportKeepsRetryAfter: the retryAfter of a denial under another definition holds.
+func TestDenialReportKeepsRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -193,9 +193,9 @@ func TestAReportLeavesTheCounterAsItIs(t *testing.T) {
 	})
 }
 
-// TestASettleThatRedefinesIsStoredUnderItsDefinition, whatever definition other requests of its
+// TestRedefiningSettleStoresItsDefinition, whatever definition other requests of its
 // batch have.
-func TestASettleThatRedefinesIsStoredUnderItsDefinition(t *testing.T) {
+func TestRedefiningSettleStoresItsDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -242,9 +242,9 @@ func TestASettleThatRedefinesIsStoredUnderItsDefinition(t *testing.T) {
 	})
 }
 
-// TestASettleBehindAResetGivesNothingBack: the charge of its consume is gone, and later charges
+// TestSettleAfterResetGivesNothingBack: the charge of its consume is gone, and later charges
 // belong to others.
-func TestASettleBehindAResetGivesNothingBack(t *testing.T) {
+func TestSettleAfterResetGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ leased, setBack bool }{{}, {leased: true}, {setBack: true}} {
 		for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
@@ -276,9 +276,10 @@ func TestASettleBehindAResetGivesNothingBack(t *testing.T) {
 	}
 }
 
-// TestASettleOfARedefinedLimit: what was carried over to another definition and back is not given
-// back. What is missing is charged to the present window if only the limit's amount differs.
-func TestASettleOfARedefinedLimit(t *testing.T) {
+// TestSettleDoesNotGiveBackCarriedUsage: what was carried over to another definition and back is
+// not given back. What is missing is charged to the present window if only the limit's amount
+// differs.
+func TestSettleDoesNotGiveBackCarriedUsage(t *testing.T) {
 	t.Parallel()
 	bucket := per(t, "k", 10, "1h")
 	bucket.Name, bucket.Threshold, bucket.Algorithm = "n", -1, engine.TokenBucket
@@ -325,9 +326,9 @@ func TestASettleOfARedefinedLimit(t *testing.T) {
 	})
 }
 
-// TestALateSettleBeginsNoWindowOfAnOldDefinition: if the charged window has ended, the next one
+// TestLateSettleKeepsStoredWindow: if the charged window has ended, the next one
 // begins and ends as the stored definition says, whoever charges first.
-func TestALateSettleBeginsNoWindowOfAnOldDefinition(t *testing.T) {
+func TestLateSettleKeepsStoredWindow(t *testing.T) {
 	t.Parallel()
 	anchored := per(t, "k", 10, "1m")
 	anchored.Name, anchored.Threshold, anchored.Algorithm, anchored.FirstUse = "n", -1, engine.FixedWindow, true
@@ -387,9 +388,9 @@ func located(t *testing.T, name string) *time.Location {
 	return zone
 }
 
-// TestASettleIsOfTheCounterWhateverTheAmount: a caller of another tier charged last, and the saved
+// TestSettleAfterOtherTierGivesCostBack: a caller of another tier charged last, and the saved
 // cost is given back all the same.
-func TestASettleIsOfTheCounterWhateverTheAmount(t *testing.T) {
+func TestSettleAfterOtherTierGivesCostBack(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow} {
 		synctest.Test(t, func(t *testing.T) {
@@ -410,9 +411,9 @@ func TestASettleIsOfTheCounterWhateverTheAmount(t *testing.T) {
 	}
 }
 
-// TestWhatALeaseGivesBackFreesALargerTier: other workers are told, although nothing is free for the
+// TestReturnedLeaseFreesLargerTier: other workers are told, although nothing is free for the
 // lease's own tier.
-func TestWhatALeaseGivesBackFreesALargerTier(t *testing.T) {
+func TestReturnedLeaseFreesLargerTier(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		workers := startWorkers(t, openTap(t), 2)
@@ -438,8 +439,8 @@ func TestWhatALeaseGivesBackFreesALargerTier(t *testing.T) {
 	})
 }
 
-// TestTheEventOfASettleIsOfItsLimit, not of the lease that the worker holds under another tier.
-func TestTheEventOfASettleIsOfItsLimit(t *testing.T) {
+// TestSettleEventNamesItsLimit, not that of the lease that the worker holds under another tier.
+func TestSettleEventNamesItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

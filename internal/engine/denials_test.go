@@ -14,7 +14,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-func TestADenialIsRememberedUntilItsTime(t *testing.T) {
+func TestDenialIsCachedUntilRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -40,7 +40,7 @@ func TestADenialIsRememberedUntilItsTime(t *testing.T) {
 	})
 }
 
-func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
+func TestRepeatedDenialsNeverWaitForStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -75,9 +75,9 @@ func TestAKeyThatGoesOnBeingDeniedNeverWaitsForTheStore(t *testing.T) {
 	})
 }
 
-// TestADenialIsRememberedForASecond after the last transaction; a later request waits for the
+// TestDenialIsCachedForOneSecond after the last transaction; a later request waits for the
 // store.
-func TestADenialIsRememberedForASecond(t *testing.T) {
+func TestDenialIsCachedForOneSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -99,7 +99,7 @@ func TestADenialIsRememberedForASecond(t *testing.T) {
 	})
 }
 
-func TestDenialsAreToldAfterAResetAndBringNothingBack(t *testing.T) {
+func TestReportAfterResetRestoresNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -122,7 +122,7 @@ func TestDenialsAreToldAfterAResetAndBringNothingBack(t *testing.T) {
 	})
 }
 
-func TestAResetThatNobodyIsToldOfEndsARememberedDenialWithinASecond(t *testing.T) {
+func TestUnannouncedResetEndsCachedDenialWithinSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -151,7 +151,7 @@ func TestAResetThatNobodyIsToldOfEndsARememberedDenialWithinASecond(t *testing.T
 	})
 }
 
-func TestWhatIsRememberedFollowsWhatTheWorkerItselfCharges(t *testing.T) {
+func TestCachedDenialFollowsOwnCharges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})
@@ -167,7 +167,7 @@ func TestWhatIsRememberedFollowsWhatTheWorkerItselfCharges(t *testing.T) {
 	})
 }
 
-func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
+func TestRefundOrResetEndsCachedDenial(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -207,8 +207,8 @@ func TestARefundOrResetEndsARememberedDenial(t *testing.T) {
 	})
 }
 
-// TestARefundIsToldOfBesideAConsume that is decided after it and written with it.
-func TestARefundIsToldOfBesideAConsume(t *testing.T) {
+// TestRefundBatchedWithConsumeIsBroadcast, though the consume is decided after it.
+func TestRefundBatchedWithConsumeIsBroadcast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -225,8 +225,8 @@ func TestARefundIsToldOfBesideAConsume(t *testing.T) {
 	})
 }
 
-// TestAResetThatBreaksOffIsToldOf: it may have removed some counters.
-func TestAResetThatBreaksOffIsToldOf(t *testing.T) {
+// TestFailedResetIsBroadcast: it may have removed some counters.
+func TestFailedResetIsBroadcast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &failingReset{tap: openTap(t)}
@@ -303,9 +303,9 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestDenialsAfterAPauseAreToldAtOnce, even if the worker still has the counter cached because
+// TestDenialsAfterPauseAreReportedAtOnce, even if the worker still has the counter cached because
 // others keep it busy.
-func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
+func TestDenialsAfterPauseAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, pause := range []time.Duration{11 * time.Second, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -344,9 +344,9 @@ func TestDenialsAfterAPauseAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestRefundsOfOthersKeepNothingFromBeingRemembered: each batch has some, and they are broadcast
+// TestOtherRefundsDoNotPreventCaching: each batch has some, and they are broadcast
 // while it is written.
-func TestRefundsOfOthersKeepNothingFromBeingRemembered(t *testing.T) {
+func TestOtherRefundsDoNotPreventCaching(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -387,7 +387,7 @@ func TestRefundsOfOthersKeepNothingFromBeingRemembered(t *testing.T) {
 }
 
 // Users may share a key: an event names the user who was denied, not the first user who ever was.
-func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
+func TestCachedDenialEventNamesItsUser(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -420,7 +420,7 @@ func TestADenialFromMemoryIsToldOfItsUser(t *testing.T) {
 
 // What the store says that others have changed is invalidated whatever the transaction was for,
 // because the store says it once.
-func TestASettleForgetsWhatOthersChanged(t *testing.T) {
+func TestSettleInvalidatesForeignChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &changedByOthers{tap: openTap(t)}
@@ -456,7 +456,7 @@ func (s *changedByOthers) Update(ctx context.Context, b engine.Batch, decide fun
 }
 
 // An answer that was lost on its way from the store is found as a receipt, and was not tallied yet.
-func TestAChargeIsTalliedOnceThoughItsCommitWasInDoubt(t *testing.T) {
+func TestInDoubtChargeIsTalliedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

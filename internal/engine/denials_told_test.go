@@ -14,9 +14,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestDenialsThatAreToldLaterSayWhenTheirCostFits, or that it never does, even if less or all of it
+// TestLateReportSaysWhenCostFits, or that it never does, even if less or all of it
 // fits by then.
-func TestDenialsThatAreToldLaterSayWhenTheirCostFits(t *testing.T) {
+func TestLateReportSaysWhenCostFits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		window     string
@@ -50,8 +50,8 @@ func TestDenialsThatAreToldLaterSayWhenTheirCostFits(t *testing.T) {
 	}
 }
 
-// TestDenialsOfManyCostsAreToldTogether, in as few transactions as those of one cost.
-func TestDenialsOfManyCostsAreToldTogether(t *testing.T) {
+// TestDenialsOfManyCostsAreReportedTogether, in as few transactions as those of one cost.
+func TestDenialsOfManyCostsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -83,9 +83,9 @@ func toldOf(t *testing.T, store *tap) (denied int64) {
 	return denied
 }
 
-// TestWhatIsToldEarlyIsToldOnce: a report that was queued before the event, and more denials of the
+// TestEarlyReportIsNotRepeated: a report that was queued before the event, and more denials of the
 // counter, come in one batch.
-func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
+func TestEarlyReportIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -119,8 +119,8 @@ func TestWhatIsToldEarlyIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestDenialsThatAreDueAtOnceAreToldAFewAtATime, because requests queue behind the reports.
-func TestDenialsThatAreDueAtOnceAreToldAFewAtATime(t *testing.T) {
+// TestDueDenialsAreReportedInSmallBatches, because requests queue behind the reports.
+func TestDueDenialsAreReportedInSmallBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const many = 2000
@@ -160,9 +160,9 @@ func TestDenialsThatAreDueAtOnceAreToldAFewAtATime(t *testing.T) {
 	})
 }
 
-// TestAStopTriesTheStoreOnceMore: it may have recovered since it failed, and only this worker knows
+// TestCloseTriesStoreOnceMore: it may have recovered since it failed, and only this worker knows
 // its denials.
-func TestAStopTriesTheStoreOnceMore(t *testing.T) {
+func TestCloseTriesStoreOnceMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -190,9 +190,9 @@ func TestAStopTriesTheStoreOnceMore(t *testing.T) {
 	})
 }
 
-// TestAStopWaitsForTheProbeThatIsUnderWay, because the circuit lets nothing else through to the
+// TestCloseWaitsForRunningProbe, because the circuit lets nothing else through to the
 // store meanwhile.
-func TestAStopWaitsForTheProbeThatIsUnderWay(t *testing.T) {
+func TestCloseWaitsForRunningProbe(t *testing.T) {
 	t.Parallel()
 	for _, into := range []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -226,8 +226,8 @@ func TestAStopWaitsForTheProbeThatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestDenialsOfManyWorkersAreToldTogether, not one worker's after the other's.
-func TestDenialsOfManyWorkersAreToldTogether(t *testing.T) {
+// TestDenialsOfManyWorkersAreReportedTogether, not one worker's after the other's.
+func TestDenialsOfManyWorkersAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -252,7 +252,7 @@ func TestDenialsOfManyWorkersAreToldTogether(t *testing.T) {
 	})
 }
 
-func TestDenialsThatAnotherWorkerHasToldOfWaitForTheirTime(t *testing.T) {
+func TestDenialsReportedElsewhereWaitForNextEvent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -288,7 +288,7 @@ func TestDenialsThatAnotherWorkerHasToldOfWaitForTheirTime(t *testing.T) {
 	})
 }
 
-func TestDenialsThatAWorkerRemembersOutliveIt(t *testing.T) {
+func TestCachedDenialsSurviveClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -317,8 +317,8 @@ func by(t *testing.T, user string, cost int64) engine.Request {
 	return engine.Request{Limits: []engine.Limit{l}, Cost: cost}
 }
 
-// TestAnEventIsAboutTheFirstDenialThatItTellsOf, not about the first one of a flood that goes on.
-func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
+// TestEventDescribesItsFirstDenial, not the first one of a flood that goes on.
+func TestEventDescribesItsFirstDenial(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 2} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
@@ -374,9 +374,9 @@ func TestAnEventIsAboutTheFirstDenialThatItTellsOf(t *testing.T) {
 	}
 }
 
-// TestDenialsAreToldOnceWhateverFails has random users denied by random workers, over a store that
-// sometimes fails.
-func TestDenialsAreToldOnceWhateverFails(t *testing.T) {
+// TestDenialsAreReportedOnceDespiteFailures has random users denied by random workers, over a
+// store that sometimes fails.
+func TestDenialsAreReportedOnceDespiteFailures(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -455,8 +455,8 @@ type denial struct {
 	at   int64
 }
 
-// TestDenialsThatAWorkerLeavesAreKeptForAnHour though the counter has long been free.
-func TestDenialsThatAWorkerLeavesAreKeptForAnHour(t *testing.T) {
+// TestDenialsLeftByWorkerAreKeptForAnHour though the counter has long been free.
+func TestDenialsLeftByWorkerAreKeptForAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

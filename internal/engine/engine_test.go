@@ -15,7 +15,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-func TestRequestsThatWaitAreWrittenTogether(t *testing.T) {
+func TestQueuedRequestsShareTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -64,8 +64,8 @@ func TestRequestsThatWaitAreWrittenTogether(t *testing.T) {
 	})
 }
 
-// TestABatchHasSoManyLimitsAtMost, apart from a single request that has more on its own.
-func TestABatchHasSoManyLimitsAtMost(t *testing.T) {
+// TestBatchHasBoundedLimits, apart from a single request that has more on its own.
+func TestBatchHasBoundedLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -273,7 +273,7 @@ func TestARefundMakesNoCounter(t *testing.T) {
 	})
 }
 
-func TestListSkipsWhatIsNotUsed(t *testing.T) {
+func TestListSkipsUnusedCounters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})
@@ -305,7 +305,7 @@ func TestListSkipsWhatIsNotUsed(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsIsWrittenTogetherInOrder(t *testing.T) {
+func TestQueuedRequestsAreWrittenInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-func TestASettleWaitsNoLongerThanOthersForAStoreThatHangs(t *testing.T) {
+func TestSettleOverHungStoreWaitsNoLonger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hanging{tap: openTap(t)}
@@ -54,7 +54,7 @@ func TestASettleWaitsNoLongerThanOthersForAStoreThatHangs(t *testing.T) {
 
 // Settles that only look for their receipts notice a store that hangs, and one that is back, as all
 // others do.
-func TestSettlesAloneTellOfTheStore(t *testing.T) {
+func TestSettlesAloneDetectStoreFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hanging{tap: openTap(t)}
@@ -88,8 +88,8 @@ type counts struct {
 
 func (c *counts) Decided(engine.Verb, string, string, bool, time.Duration) { c.answers++ }
 
-// TestARefusalIsCountedNowhere, with an id as without one, which never reaches the engine.
-func TestARefusalIsCountedNowhere(t *testing.T) {
+// TestRefusalIsNotCounted, with an id as without one, which never reaches the engine.
+func TestRefusalIsNotCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, told := openTap(t), new(counts)
@@ -153,7 +153,7 @@ func TestEachSettleIsCountedOnce(t *testing.T) {
 	})
 }
 
-func TestTheFailureOfAStoreIsTold(t *testing.T) {
+func TestStoreFailureIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hanging{tap: openTap(t)}

@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-func TestWhenTheStoreFails(t *testing.T) {
+func TestOnErrorWhenStoreFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
@@ -42,9 +42,9 @@ func TestWhenTheStoreFails(t *testing.T) {
 	})
 }
 
-// TestWithoutLimitsWhenTheStoreFails: nothing can deny then. An id makes no difference, except for
-// a refund, which was not written.
-func TestWithoutLimitsWhenTheStoreFails(t *testing.T) {
+// TestRequestWithoutLimitsWhenStoreFails: nothing can deny then. An id makes no difference,
+// except for a refund, which was not written.
+func TestRequestWithoutLimitsWhenStoreFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		down, gone := errors.New("connection refused"), errors.New("no such policy")
@@ -126,7 +126,7 @@ func TestALostCommitCountsOnceWithAnID(t *testing.T) {
 	})
 }
 
-func TestALostRaceIsRunAgain(t *testing.T) {
+func TestLostRaceIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -145,7 +145,7 @@ func TestALostRaceIsRunAgain(t *testing.T) {
 	})
 }
 
-func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {
+func TestLateRequestIsAnsweredWithoutStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -173,7 +173,7 @@ func TestARequestThatWaitsTooLongIsAnsweredWithoutTheStore(t *testing.T) {
 
 // A flood must not open the limits of others: a request that waits too long for a store that works
 // is rejected, not allowed.
-func TestARequestThatWaitsTooLongForAStoreThatWorksIsRefused(t *testing.T) {
+func TestLateRequestOverHealthyStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

@@ -23,8 +23,8 @@ func (s *blocked) Update(_ context.Context, b Batch, decide func(Snapshot) Chang
 	return nil
 }
 
-// TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn: a machine may pause while its disk fails.
-func TestAPauseOfTheProcessHidesNoStoreThatDoesNotReturn(t *testing.T) {
+// TestProcessPauseDoesNotHideHungStore: a machine may pause while its disk fails.
+func TestProcessPauseDoesNotHideHungStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &blocked{ends: make(chan struct{})}

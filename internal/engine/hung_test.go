@@ -47,9 +47,9 @@ func submitTimed(t *testing.T, e *engine.Engine, limit engine.Limit, r engine.Re
 	return came
 }
 
-// TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone: requests queued behind it are answered
+// TestHungStoreBlocksOnlyItsTransaction: requests queued behind it are answered
 // in time, and later ones at once.
-func TestAStoreThatDoesNotReturnHoldsUpItsOwnTransactionAlone(t *testing.T) {
+func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
@@ -111,9 +111,9 @@ func (s *busy) Update(ctx context.Context, b engine.Batch, decide func(engine.Sn
 	return s.tap.Update(context.WithoutCancel(ctx), b, decide)
 }
 
-// TestAFloodIsNoStoreThatDoesNotReturn: its transactions have little of their requests' time left,
+// TestFloodIsNotTakenForHungStore: its transactions have little of their requests' time left,
 // and may all the same take longer.
-func TestAFloodIsNoStoreThatDoesNotReturn(t *testing.T) {
+func TestFloodIsNotTakenForHungStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &busy{tap: openTap(t)}
@@ -138,7 +138,7 @@ func TestAFloodIsNoStoreThatDoesNotReturn(t *testing.T) {
 	})
 }
 
-func TestAnEngineClosesBehindAStoreThatDoesNotReturn(t *testing.T) {
+func TestCloseWaitsForHungStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
@@ -182,9 +182,9 @@ func (s *locked) Update(ctx context.Context, b engine.Batch, decide func(engine.
 	return s.tap.Update(ctx, b, decide)
 }
 
-// TestWhatWaitsBehindALockIsNoFlood: requests that queued while a transaction waited have little
+// TestWaitForLockIsNotTakenForFlood: requests that queued while a transaction waited have little
 // time left, and are answered without the store as its own are.
-func TestWhatWaitsBehindALockIsNoFlood(t *testing.T) {
+func TestWaitForLockIsNotTakenForFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &locked{tap: openTap(t)}

@@ -106,7 +106,7 @@ func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 
 // Invariant 1, with refunds: whichever of the charges that still count a refund is meant for, those that are kept
 // obey the law.
-func TestARefundMakesRoomForNoMoreThanItGaveBack(t *testing.T) {
+func TestRefundMakesNoMoreRoomThanItGaveBack(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, cases, func(t *rapid.T) {
@@ -209,7 +209,7 @@ func (m *bucketModel) owed() int64 {
 
 // The state answers as the model does: for every verb, with clocks that step back, and after
 // storing.
-func TestAnswersAsTheModel(t *testing.T) {
+func TestDecisionsMatchModel(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, cases, func(t *rapid.T) {
@@ -427,7 +427,7 @@ func TestAStoredStateDecidesTheSame(t *testing.T) {
 }
 
 // A copy may be advanced and decided over without a trace in the original.
-func TestACopyMayBeAdvanced(t *testing.T) {
+func TestAdvancingCopyKeepsOriginal(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, 1000, func(t *rapid.T) {

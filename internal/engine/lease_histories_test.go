@@ -60,9 +60,9 @@ func take(answered <-chan func(), n int) {
 	}
 }
 
-// TestALeaseBesideADenialIsCharged if the counter is only written because of the denial, which is
-// under another definition.
-func TestALeaseBesideADenialIsCharged(t *testing.T) {
+// TestLeaseBatchedWithDenialIsCharged if the counter is only written because of the denial, which
+// is under another definition.
+func TestLeaseBatchedWithDenialIsCharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -85,9 +85,9 @@ func TestALeaseBesideADenialIsCharged(t *testing.T) {
 	})
 }
 
-// TestARefundSparesNoLeaseThatIsOver, under any definition: a worker that died gives its lease
-// never back.
-func TestARefundSparesNoLeaseThatIsOver(t *testing.T) {
+// TestRefundIncludesEndedLeases, under any definition: a worker that died never gives its lease
+// back.
+func TestRefundIncludesEndedLeases(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int64{10_000, 20_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -107,9 +107,9 @@ func TestARefundSparesNoLeaseThatIsOver(t *testing.T) {
 	}
 }
 
-// TestALeaseCrossesNoThresholdThatWasRaised: it was granted under a lower one, and what it serves
+// TestLeaseDoesNotCrossRaisedThreshold: it was granted under a lower one, and what it serves
 // raises no event.
-func TestALeaseCrossesNoThresholdThatWasRaised(t *testing.T) {
+func TestLeaseDoesNotCrossRaisedThreshold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -124,10 +124,10 @@ func TestALeaseCrossesNoThresholdThatWasRaised(t *testing.T) {
 	})
 }
 
-// TestWhatIsLentIsCharged: whatever two workers are asked of a counter, under two definitions, what
-// was charged and what they have leased counts as used. In the end, when they have given back the
-// rest, it is exactly what was charged.
-func TestWhatIsLentIsCharged(t *testing.T) {
+// TestLeasedTokensAreCharged: whatever two workers are asked of a counter, under two definitions,
+// what was charged and what they have leased counts as used. In the end, when they have given
+// back the rest, it is exactly what was charged.
+func TestLeasedTokensAreCharged(t *testing.T) {
 	t.Parallel()
 	for range 60 {
 		seed := rand.Uint64()

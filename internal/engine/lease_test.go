@@ -55,7 +55,7 @@ func usedNow(t *testing.T, e *engine.Engine, key string) int64 {
 	return used
 }
 
-func TestALeasedKeyIsServedFromMemoryAndStoppedWithoutLoss(t *testing.T) {
+func TestLeaseServesFromMemoryAndIsReturnedOnClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -115,7 +115,7 @@ func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
 	}
 }
 
-func TestACostThatALeaseCannotServeIsDecidedOverAllThatRemains(t *testing.T) {
+func TestCostBeyondLeaseMayUseAllThatRemains(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -154,10 +154,10 @@ func TestSeveralLeasedLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestWhatALeaseServedInVainIsNotCharged: if a worker has a lease of one limit and none of the
+// TestUnusableLeaseIsNotCharged: if a worker has a lease of one limit and none of the
 // next, the store decides over both and nothing is taken from the lease, though transactions take
 // it all the time.
-func TestWhatALeaseServedInVainIsNotCharged(t *testing.T) {
+func TestUnusableLeaseIsNotCharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // so that no lease ends because the machine is slow
 		e := start(t, engine.Config{Store: openTap(t)})
@@ -202,7 +202,7 @@ func failOnce(store *tap, err error) {
 	})
 }
 
-func TestALeaseOutlivesATransactionThatFailed(t *testing.T) {
+func TestLeaseSurvivesFailedTransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -221,7 +221,7 @@ func TestALeaseOutlivesATransactionThatFailed(t *testing.T) {
 
 // If it is not known whether a transaction that gave a lease back was committed, the lease is lost:
 // to serve from it might charge nothing.
-func TestALeaseIsLostWithATransactionThatMayHaveSettledIt(t *testing.T) {
+func TestLeaseIsLostInInDoubtTransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -269,7 +269,7 @@ func (s *estimating) Update(ctx context.Context, b engine.Batch, decide func(eng
 }
 
 // The window of a lease ends by the store's clock, which may be later than the decision assumed.
-func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T) {
+func TestLeaseAtEstimatedTimeEndsWithWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &estimating{tap: openTap(t), behind: 20}
@@ -293,7 +293,7 @@ func TestALeaseEndsWithItsWindowThoughItWasDecidedAtAnEstimatedTime(t *testing.T
 
 // A store may call decide again, and then with a counter that cannot be read, such as one that a
 // newer worker wrote meanwhile.
-func TestALeaseThatWasNotChargedInTheEndIsNone(t *testing.T) {
+func TestUnchargedLeaseIsDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &overtaken{tap: openTap(t)}
@@ -330,7 +330,7 @@ func (s *overtaken) Update(ctx context.Context, b engine.Batch, decide func(engi
 
 // If the store's clock was set back, the counter stays at its moment. A lease must not last until
 // the clock has caught up.
-func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
+func TestLeaseIsShortAfterClockStepsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var back atomic.Int64
@@ -353,7 +353,7 @@ func TestALeaseLastsASecondAtMostWhenTheClockWasSetBack(t *testing.T) {
 
 // A lease is what was asked for in the last 250 ms, or a quarter of the last second, plus what is
 // asked now. Who asks once gets none.
-func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
+func TestLeaseSizeFollowsRecentDemand(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})
@@ -380,7 +380,7 @@ func TestALeaseIsWhatWasAskedForLately(t *testing.T) {
 }
 
 // Requests that no lease can serve do not count as demand.
-func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
+func TestUnleasableRequestsAreNotDemand(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})
@@ -400,7 +400,7 @@ func TestRequestsThatTheStoreDecidesAlwaysTakeNoLease(t *testing.T) {
 
 // A lease that was served to its end is settled too. Otherwise it would count as lent while others
 // keep the counter lent.
-func TestWhatALeaseHasServedCanBeRefunded(t *testing.T) {
+func TestUsageServedByLeaseCanBeRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		workers := startWorkers(t, openTap(t), 2)
@@ -427,7 +427,7 @@ func TestWhatALeaseHasServedCanBeRefunded(t *testing.T) {
 }
 
 // If the store's clock was set forward, leases end as soon as any transaction has read it.
-func TestALeaseEndsWhenTheClockWasSetForward(t *testing.T) {
+func TestLeaseEndsWhenClockStepsForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var forward atomic.Int64

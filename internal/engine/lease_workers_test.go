@@ -29,7 +29,7 @@ func startWorkers(t *testing.T, store engine.Store, n int) []*engine.Engine {
 	return engines
 }
 
-func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
+func TestCounterChangesEndLeasesOfAllWorkers(t *testing.T) {
 	t.Parallel()
 	l := leased(t, "k", 100_000)
 	redefined := l
@@ -75,9 +75,9 @@ func TestWhatChangesACounterReachesTheLeasesOfAllWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest, also if every tenth request has another
+// TestLeasingWorkersShareOneLimit, also if every tenth request has another
 // limit.
-func TestWorkersWithLeasesNeverAdmitMoreAndShareTheRest(t *testing.T) {
+func TestLeasingWorkersShareOneLimit(t *testing.T) {
 	t.Parallel()
 	for _, more := range []int64{0, 100} {
 		t.Run(fmt.Sprint(more, " more for some"), func(t *testing.T) {
@@ -135,10 +135,10 @@ func testLeasesOfWorkers(t *testing.T, more int64) {
 	}
 }
 
-// TestWhatOthersAreToldOfIsNeverSure: a broadcast comes before the commit, which is only right
+// TestBroadcastDecisionIsUnsure: a broadcast comes before the commit, which is only right
 // while nobody else can write. So a store that calls decide before it has its lock calls it again
 // with the lock.
-func TestWhatOthersAreToldOfIsNeverSure(t *testing.T) {
+func TestBroadcastDecisionIsUnsure(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		leased bool // by another worker
@@ -193,9 +193,9 @@ func TestWhatOthersAreToldOfIsNeverSure(t *testing.T) {
 	}
 }
 
-// TestALeaseUnderAnotherAmountIsGivenBack: callers of tiers with different limits share a counter,
+// TestLeaseOfOtherTierIsGivenBack: callers of tiers with different limits share a counter,
 // and each worker has a lease of it. Nothing that was charged ahead stays charged.
-func TestALeaseUnderAnotherAmountIsGivenBack(t *testing.T) {
+func TestLeaseOfOtherTierIsGivenBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		algorithm engine.Algorithm

@@ -131,7 +131,7 @@ func TestLeasesAdmitNoMoreThanTheLimit(t *testing.T) {
 }
 
 // If a lease is given back whole, without time or other requests in between, nothing has changed.
-func TestALeaseGivenBackWholeLeavesNoTrace(t *testing.T) {
+func TestUnusedLeaseGivenBackLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, cases/10, func(t *rapid.T) {
@@ -191,7 +191,7 @@ func TestALeaseIsGivenBackToItsGeneration(t *testing.T) {
 
 // A bucket that would refill what was really used in 800 ms is leased for no longer than that,
 // grace included, however much is lent already.
-func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
+func TestOpenLeasesDoNotProlongBucketLeases(t *testing.T) {
 	t.Parallel()
 	const now = 1_700_000_000_000
 	window, err := ParseWindow("2s")
@@ -213,7 +213,7 @@ func TestWhatIsLentDoesNotProlongTheLeasesOfABucket(t *testing.T) {
 
 // A counter that is leased all the time, by workers that die and give nothing back, must not seem
 // to have ever more lent: its state could not be decoded, and nothing could be refunded.
-func TestNoMoreIsLentThanCounts(t *testing.T) {
+func TestOpenLeasesNeverExceedUsage(t *testing.T) {
 	t.Parallel()
 	window, err := ParseWindow("1s")
 	if err != nil {
@@ -237,7 +237,7 @@ func TestNoMoreIsLentThanCounts(t *testing.T) {
 
 // A worker that died holds its lease for no longer than others do, though the counter is leased on:
 // then what it lost can be refunded.
-func TestWhatADeadWorkerLostIsNotLentForEver(t *testing.T) {
+func TestLeaseOfDeadWorkerEnds(t *testing.T) {
 	t.Parallel()
 	window, err := ParseWindow("1h")
 	if err != nil {
@@ -267,7 +267,7 @@ func TestWhatADeadWorkerLostIsNotLentForEver(t *testing.T) {
 
 // A sweep may find the engine closed, and another goroutine return all leases before the sweep
 // reports that it failed.
-func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
+func TestCloseGivesBackWhatSweepCouldNot(t *testing.T) {
 	t.Parallel()
 	var x leases
 	x.init()
@@ -289,7 +289,7 @@ func TestAWorkerThatGoesGivesBackWhatASweepCouldNot(t *testing.T) {
 }
 
 // A lease is not given back when it is too late for that.
-func TestALeaseThatIsOverForLongIsNotGivenBack(t *testing.T) {
+func TestLongEndedLeaseIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	id := CounterID{"k", "n"}
 	now := time.Now()
@@ -308,7 +308,7 @@ func TestALeaseThatIsOverForLongIsNotGivenBack(t *testing.T) {
 }
 
 // An idle counter takes no memory, but one with a lease is kept until that is settled.
-func TestDemandIsForgottenWhenNobodyAsks(t *testing.T) {
+func TestIdleDemandIsForgotten(t *testing.T) {
 	t.Parallel()
 	var x leases
 	x.init()
@@ -339,7 +339,7 @@ func TestDemandIsForgottenWhenNobodyAsks(t *testing.T) {
 }
 
 // A batch is gathered while requests arrive, so a request may be later than its beginning.
-func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testing.T) {
+func TestEndedLeaseServesNoLaterRequest(t *testing.T) {
 	t.Parallel()
 	var e Engine
 	e.leases.init()
@@ -359,7 +359,7 @@ func TestTheWriterServesNothingFromALeaseThatEndedBeforeTheRequestCame(t *testin
 }
 
 // Demand from before the clock was set back does not add up with the demand until it has caught up.
-func TestDemandBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
+func TestDemandRestartsWhenClockStepsBack(t *testing.T) {
 	t.Parallel()
 	const hour = 3_600_000
 	var d demand
@@ -376,7 +376,7 @@ func TestDemandBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
 
 // A decision ahead of the turn is made at an estimated time, between a first and a last moment. A
 // full bucket loses the refill in between, at whichever moment.
-func TestABucketAtAnEstimatedMomentAdmitsNoMore(t *testing.T) {
+func TestBucketAtEstimatedTimeNeverOverAdmits(t *testing.T) {
 	t.Parallel()
 	const now, latest, until = 1_000_000, 1_000_300, 1_000_325
 	l := Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 1000, Window: Window{Millis: 1000, text: "1s"}, Threshold: -1}

@@ -90,7 +90,7 @@ func TestSpecDescribesTheWholeLimit(t *testing.T) {
 
 // Everything in the definition changes the hash, or a counter would be read under the wrong
 // definition.
-func TestHashTellsDefinitionsApart(t *testing.T) {
+func TestHashDistinguishesDefinitions(t *testing.T) {
 	t.Parallel()
 	seen := map[uint64]string{}
 	add := func(name string, l Limit) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo: a check, denial or refund under another
+// TestLocalLimiterKeepsUnchargedCounters: a check, denial or refund under another
 // definition must not free what is used any sooner.
-func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
+func TestLocalLimiterKeepsUnchargedCounters(t *testing.T) {
 	t.Parallel()
 	hour := limitOf(t, SlidingWindow, 100, "1h")
 	second := hour
@@ -32,8 +32,8 @@ func TestTheLocalLimiterLeavesAsItIsWhatNothingIsChargedTo(t *testing.T) {
 	}
 }
 
-// TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp, and denied keys take no memory.
-func TestAFloodDoesNotHaveTheLocalLimiterForgetWhatIsUsedUp(t *testing.T) {
+// TestLocalLimiterKeepsExhaustedKeysInFlood, and denied keys take no memory.
+func TestLocalLimiterKeepsExhaustedKeysInFlood(t *testing.T) {
 	t.Parallel()
 	m := &localLimiter{}
 	m.init()

@@ -8,9 +8,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestADenialMovesNoMoment: the retryAfter of a denial under another definition holds, whoever is
-// denied under the stored one meanwhile.
-func TestADenialMovesNoMoment(t *testing.T) {
+// TestDenialDoesNotAdvanceCounter: the retryAfter of a denial under another definition holds,
+// whoever is denied under the stored one meanwhile.
+func TestDenialDoesNotAdvanceCounter(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []engine.Verb{engine.Check, engine.Consume} {
 		synctest.Test(t, func(t *testing.T) {
@@ -37,9 +37,9 @@ func TestADenialMovesNoMoment(t *testing.T) {
 	}
 }
 
-// TestACostThatNeverFitsIsToldOfOnce, even if another definition of the counter denies it in the
+// TestNeverFittingCostIsReportedOnce, even if another definition of the counter denies it in the
 // same transaction.
-func TestACostThatNeverFitsIsToldOfOnce(t *testing.T) {
+func TestNeverFittingCostIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -95,7 +95,7 @@ func deniedAhead(t *testing.T) (*tap, *engine.Engine, engine.Limit) {
 }
 
 // An event that was raised while the clock was ahead does not delay the next one.
-func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
+func TestDenialsAreReportedAfterClockStepsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, e, l := deniedAhead(t)
@@ -111,7 +111,7 @@ func TestDenialsAreToldAfterTheClockWasSetBack(t *testing.T) {
 }
 
 // Denials whose event is due at a time that is now far ahead are reported at once.
-func TestDenialsThatWaitAreToldAfterTheClockWasSetBack(t *testing.T) {
+func TestPendingDenialsAreReportedAfterClockStepsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, e, _ := deniedAhead(t)

@@ -116,8 +116,8 @@ func TestQuotasPastTheirResetReadAsZero(t *testing.T) {
 	}
 }
 
-// TestQuotasThatDoNotReadAsZeroAreTold stores rows as no engine writes them.
-func TestQuotasThatDoNotReadAsZeroAreTold(t *testing.T) {
+// TestStaleQuotasAreReported stores rows as no engine writes them.
+func TestStaleQuotasAreReported(t *testing.T) {
 	t.Parallel()
 	s, _ := timed(t, "2026-05-17T12:00:00Z")
 	month, err := engine.ParseWindow("month")

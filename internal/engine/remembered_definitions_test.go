@@ -12,9 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestADenialUnderAnotherDefinitionIsRemembered beside the one under the stored definition: if the
+// TestDenialUnderOtherDefinitionIsCached beside the one under the stored definition: if the
 // limit of somebody who asks all the time is lowered, not all of these requests go to the store.
-func TestADenialUnderAnotherDefinitionIsRemembered(t *testing.T) {
+func TestDenialUnderOtherDefinitionIsCached(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		t.Run(algorithm.String(), func(t *testing.T) {
@@ -59,9 +59,9 @@ func TestADenialUnderAnotherDefinitionIsRemembered(t *testing.T) {
 	}
 }
 
-// TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays, after any requests: each answer is
+// TestCacheOfTwoDefinitionsMatchesStore, after any requests: each answer is
 // compared with the store's at the same moment.
-func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
+func TestCacheOfTwoDefinitionsMatchesStore(t *testing.T) {
 	t.Parallel()
 	remembered := 0
 	for seed := range uint64(60) {
@@ -114,9 +114,9 @@ func TestWhatIsRememberedOfTwoDefinitionsIsWhatTheStoreSays(t *testing.T) {
 	}
 }
 
-// TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment, also in a batch in which other requests
+// TestDenialUnderOtherDefinitionUsesStoredMoment, also in a batch in which other requests
 // have advanced the counter.
-func TestADenialUnderAnotherDefinitionIsThatOfTheStoredMoment(t *testing.T) {
+func TestDenialUnderOtherDefinitionUsesStoredMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

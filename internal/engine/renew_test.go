@@ -16,7 +16,7 @@ func spend(t *testing.T, e *engine.Engine, l engine.Limit) {
 	}
 }
 
-func TestASpentLeaseIsRenewedWithATransactionThatRunsAnyway(t *testing.T) {
+func TestSpentLeaseIsRenewedWithNextTransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -32,7 +32,7 @@ func TestASpentLeaseIsRenewedWithATransactionThatRunsAnyway(t *testing.T) {
 	})
 }
 
-func TestASpentLeaseOfACounterThatWasResetIsNotRenewed(t *testing.T) {
+func TestSpentLeaseOfResetCounterIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	for name, workers := range map[string]func(*testing.T, engine.Store) []*engine.Engine{
 		"and the worker was told": func(t *testing.T, s engine.Store) []*engine.Engine { return startWorkers(t, s, 2) },

@@ -60,9 +60,9 @@ func reuseID(t *testing.T, s *slow, e *engine.Engine, consume engine.Request) {
 	ask(t, e, consume)
 }
 
-// TestASettleIsLateWhenItsIDWasReused: its consume is no longer known, and a settle of the new one
+// TestLateSettleOfReusedIDIsUnknown: its consume is no longer known, and a settle of the new one
 // stands.
-func TestASettleIsLateWhenItsIDWasReused(t *testing.T) {
+func TestLateSettleOfReusedIDIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		waiting, beside, s, consume := reusedIDWorkers(t)
@@ -119,9 +119,9 @@ func TestSettlesOfTwoUsesOfAnIDInOneBatch(t *testing.T) {
 	})
 }
 
-// TestASettleAfterTheClockWasSetBack: the receipt of a settle of the earlier consume ends later than
+// TestSettleAfterClockStepsBack: the receipt of a settle of the earlier consume ends later than
 // that of the new consume.
-func TestASettleAfterTheClockWasSetBack(t *testing.T) {
+func TestSettleAfterClockStepsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
@@ -152,9 +152,9 @@ func TestASettleAfterTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// TestASettleIsOfTheLatestUseOfItsID: an id may be reused when its receipt has expired, while the
+// TestSettleAppliesToLatestUseOfID: an id may be reused when its receipt has expired, while the
 // receipt of its settle is still there.
-func TestASettleIsOfTheLatestUseOfItsID(t *testing.T) {
+func TestSettleAppliesToLatestUseOfID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)

@@ -43,8 +43,9 @@ func genSettling(t *rapid.T, a Algorithm) *settling {
 	return h
 }
 
-// TestSettleAtOnceIsAConsumeOfTheTrueCost: where the true cost fitted, nothing tells that another was reserved.
-func TestSettleAtOnceIsAConsumeOfTheTrueCost(t *testing.T) {
+// TestImmediateSettleEqualsConsumeOfTrueCost: where the true cost fitted, nothing tells that
+// another was reserved.
+func TestImmediateSettleEqualsConsumeOfTrueCost(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, cases, func(t *rapid.T) {
@@ -69,9 +70,10 @@ func TestSettleAtOnceIsAConsumeOfTheTrueCost(t *testing.T) {
 	})
 }
 
-// TestSettleLaterGivesNoMoreThanWasSaved: whatever happened meanwhile, what is left to others after a settle is never
-// more than if the true cost had been consumed at the first moment; where nothing was refilled meanwhile, it is as much.
-func TestSettleLaterGivesNoMoreThanWasSaved(t *testing.T) {
+// TestLateSettleNeverGivesBackTooMuch: whatever happened meanwhile, what is left to others after
+// a settle is never more than if the true cost had been consumed at the first moment; where
+// nothing was refilled meanwhile, it is as much.
+func TestLateSettleNeverGivesBackTooMuch(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, cases, func(t *rapid.T) {
@@ -106,8 +108,8 @@ func TestSettleLaterGivesNoMoreThanWasSaved(t *testing.T) {
 	})
 }
 
-// TestASettledBucketIsAsFullAsOneThatWasNeverCharged, though a part of a token was refilled meanwhile.
-func TestASettledBucketIsAsFullAsOneThatWasNeverCharged(t *testing.T) {
+// TestSettleToZeroRefillsBucket, though a part of a token was refilled meanwhile.
+func TestSettleToZeroRefillsBucket(t *testing.T) {
 	t.Parallel()
 	for _, meanwhile := range []int64{0, 1, 7, 86_399_999, 86_400_000} {
 		h := settling{history: history{limit: limitOf(t, TokenBucket, 1, "1d"), now: noon}}
@@ -122,8 +124,8 @@ func TestASettledBucketIsAsFullAsOneThatWasNeverCharged(t *testing.T) {
 	}
 }
 
-// TestSettleNeverAdmitsTooMuch: the law of the limit holds for what was charged in the end.
-func TestSettleNeverAdmitsTooMuch(t *testing.T) {
+// TestSettleNeverOverAdmits: the law of the limit holds for what was charged in the end.
+func TestSettleNeverOverAdmits(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, cases, func(t *rapid.T) {
@@ -155,8 +157,8 @@ func TestSettleNeverAdmitsTooMuch(t *testing.T) {
 	})
 }
 
-// TestSettleLeavesWhatIsLent: a lease that was charged meanwhile can still be served.
-func TestSettleLeavesWhatIsLent(t *testing.T) {
+// TestSettleKeepsOpenLeases: a lease that was charged meanwhile can still be served.
+func TestSettleKeepsOpenLeases(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		h := &settling{history: history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: 1000, Threshold: -1}, now: 1_700_000_000_000}}
@@ -176,8 +178,9 @@ func TestSettleLeavesWhatIsLent(t *testing.T) {
 	})
 }
 
-// TestSettleOfARedefinedLimit charges what is missing under the definition that stands now, and gives nothing back.
-func TestSettleOfARedefinedLimit(t *testing.T) {
+// TestSettleOfRedefinedLimitOnlyCharges charges what is missing under the definition that stands
+// now, and gives nothing back.
+func TestSettleOfRedefinedLimitOnlyCharges(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		h := &settling{history: history{limit: Limit{CounterID: CounterID{"k", "n"}, Algorithm: a, Limit: 100, Threshold: -1}, now: 1_700_000_000_000}}
@@ -199,7 +202,7 @@ func TestSettleOfARedefinedLimit(t *testing.T) {
 	})
 }
 
-func TestReservationKeepsTheLimit(t *testing.T) {
+func TestReservationRestoresItsLimit(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		check(t, 100, func(t *rapid.T) {

@@ -9,9 +9,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestASettledFractionOfATokenIsKept, also where a token became whole between the charge and the settle, so that as many whole
-// ones are there as before.
-func TestASettledFractionOfATokenIsKept(t *testing.T) {
+// TestSettleKeepsFractionOfToken, also where a token became whole between the charge and the
+// settle, so that as many whole ones are there as before.
+func TestSettleKeepsFractionOfToken(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -34,8 +34,9 @@ func TestASettledFractionOfATokenIsKept(t *testing.T) {
 	}
 }
 
-// TestASettleBesideLeasesGivesBackToTheFraction: a reservation that cost nothing costs nothing while another worker has a lease.
-func TestASettleBesideLeasesGivesBackToTheFraction(t *testing.T) {
+// TestSettleWithLeasesGivesBackFractionOfToken: a reservation that cost nothing costs nothing
+// while another worker has a lease.
+func TestSettleWithLeasesGivesBackFractionOfToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		workers := startWorkers(t, openTap(t), 2)

@@ -14,8 +14,9 @@ func shadowed(l engine.Limit, policy string) engine.Limit {
 	return l
 }
 
-// TestAShadowDenialIsToldAndChargesNothing plays it through the store, with what answers from memory beside it.
-func TestAShadowDenialIsToldAndChargesNothing(t *testing.T) {
+// TestShadowDenialIsReportedNotCharged plays it through the store, with what answers from memory
+// beside it.
+func TestShadowDenialIsReportedNotCharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
@@ -40,9 +41,9 @@ func TestAShadowDenialIsToldAndChargesNothing(t *testing.T) {
 	})
 }
 
-// TestSettleLeavesAShadowLimitThatWasNotCharged: it takes nothing back of what others charged, charges nothing and refuses
-// nothing.
-func TestSettleLeavesAShadowLimitThatWasNotCharged(t *testing.T) {
+// TestSettleSkipsUnchargedShadowLimit: it takes nothing back of what others charged, charges
+// nothing and refuses nothing.
+func TestSettleSkipsUnchargedShadowLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})
@@ -64,8 +65,8 @@ func TestSettleLeavesAShadowLimitThatWasNotCharged(t *testing.T) {
 	})
 }
 
-// TestSettleChargesAShadowLimitAndIsNotRefusedByIt: one that was charged is settled with the others.
-func TestSettleChargesAShadowLimitAndIsNotRefusedByIt(t *testing.T) {
+// TestSettleChargesShadowLimitWithoutRefusal: one that was charged is settled with the others.
+func TestSettleChargesShadowLimitWithoutRefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})

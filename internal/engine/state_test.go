@@ -26,7 +26,7 @@ func TestTheZeroStateIsStoredAsNothing(t *testing.T) {
 	}
 }
 
-func TestDecodeRefusesWhatNoCounterCanBe(t *testing.T) {
+func TestDecodeRejectsImpossibleStates(t *testing.T) {
 	t.Parallel()
 	header := func(a Algorithm, numbers ...int64) []byte {
 		b := append([]byte{stateVersion, byte(a)}, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -179,7 +179,7 @@ func survives(t failer, b []byte, now, cost int64, which uint8) {
 }
 
 // Records past the limit add up to a bound, beyond which nothing overflows.
-func TestRecordsHaveACeiling(t *testing.T) {
+func TestRecordedUsageIsCapped(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		h := history{limit: limitOf(t, a, MaxAmount, "366d"), now: noon}
@@ -210,7 +210,7 @@ func TestRecordsHaveACeiling(t *testing.T) {
 }
 
 // Time never runs backwards for a counter, even where nothing is left of what it saw.
-func TestTheClockStepsBack(t *testing.T) {
+func TestCounterTimeNeverRunsBackwards(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
 		h := history{limit: limitOf(t, a, 10, "1m"), now: noon}
@@ -228,7 +228,7 @@ func TestTheClockStepsBack(t *testing.T) {
 }
 
 // The clock steps back in the moment the definition changes.
-func TestAnotherDefinitionKeepsTheTime(t *testing.T) {
+func TestNewDefinitionKeepsCounterTime(t *testing.T) {
 	t.Parallel()
 	for _, from := range algorithms {
 		for _, to := range algorithms {
@@ -293,8 +293,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestAWindowFromTheFirstUseThatBeginsAnewIsNotWarnedOfAgain, as where each try is charged and given back.
-func TestAWindowFromTheFirstUseThatBeginsAnewIsNotWarnedOfAgain(t *testing.T) {
+// TestRestartedFirstUseWindowIsNotWarnedAgain, as where each try is charged and given back.
+func TestRestartedFirstUseWindowIsNotWarnedAgain(t *testing.T) {
 	t.Parallel()
 	l := limitOf(t, FixedWindow, 1, "1d")
 	l.FirstUse, l.Threshold = true, 0
@@ -313,8 +313,9 @@ func TestAWindowFromTheFirstUseThatBeginsAnewIsNotWarnedOfAgain(t *testing.T) {
 	}
 }
 
-// TestTheNextWindowFromTheFirstUseIsWarnedOf, though it began before the one that was warned of would have ended.
-func TestTheNextWindowFromTheFirstUseIsWarnedOf(t *testing.T) {
+// TestNextFirstUseWindowIsWarned, though it began before the one that was warned of would have
+// ended.
+func TestNextFirstUseWindowIsWarned(t *testing.T) {
 	t.Parallel()
 	const hour = 3_600_000
 	firstUse := func(limit int64, window string, threshold int64) Limit {
@@ -369,7 +370,7 @@ func TestExpiry(t *testing.T) {
 }
 
 // A longer window that begins at the same moment holds what was used to its own end.
-func TestALongerFixedWindowKeepsWhatIsUsed(t *testing.T) {
+func TestLongerFixedWindowKeepsUsage(t *testing.T) {
 	t.Parallel()
 	for _, firstUse := range []bool{false, true} {
 		h := history{limit: limitOf(t, FixedWindow, 10, "1m"), now: noon}

@@ -29,8 +29,8 @@ func (s *unreadable) Update(ctx context.Context, b engine.Batch, decide func(eng
 	})
 }
 
-// TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold of its denials.
-func TestACounterThatCannotBeReadKeepsNoOtherFromBeingTold(t *testing.T) {
+// TestUnreadableCounterDoesNotBlockReports of the denials of other counters.
+func TestUnreadableCounterDoesNotBlockReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, seen := &unreadable{tap: openTap(t)}, new(corruptions)

@@ -54,7 +54,7 @@ func TestParseWindow(t *testing.T) {
 }
 
 // A window is kept for long, the request that it was read from is not.
-func TestParseWindowReadsWhatItWrote(t *testing.T) {
+func TestParseWindowReadsItsString(t *testing.T) {
 	t.Parallel()
 	check(t, 2000, func(t *rapid.T) {
 		w, err := ParseWindow(rapid.OneOf(genDuration, genPeriod).Draw(t, "window"))

@@ -160,9 +160,9 @@ func TestTend(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeFoldedForLongIsSaid once, and again when it is over; failures of a busy second
+// TestLastingFoldFailureIsLogged once, and again when it is over; failures of a busy second
 // are not.
-func TestWhatCannotBeFoldedForLongIsSaid(t *testing.T) {
+func TestLastingFoldFailureIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

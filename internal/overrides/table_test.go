@@ -110,8 +110,8 @@ func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.C
 	return f.Store.OverrideChanges(ctx, since)
 }
 
-// TestTheTableStaysWhileTheStoreIsAway also checks that the outage and its end are logged once each.
-func TestTheTableStaysWhileTheStoreIsAway(t *testing.T) {
+// TestTableIsKeptDuringStoreOutage also checks that the outage and its end are logged once each.
+func TestTableIsKeptDuringStoreOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &failing{Store: eachstore.SQLite(t, nil)}

@@ -36,8 +36,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainTellsAllThatALimitIs: of the defaults it shows only the algorithm.
-func TestExplainTellsAllThatALimitIs(t *testing.T) {
+// TestExplainShowsWholeLimit: of the defaults it shows only the algorithm.
+func TestExplainShowsWholeLimit(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: p, limits: [
   {name: bucket, key: k, limit: 10, window: 1m, algorithm: token_bucket, burst: 5, consistency: leased},
@@ -53,8 +53,8 @@ func TestExplainTellsAllThatALimitIs(t *testing.T) {
 	}
 }
 
-// TestALimitWithoutAKeyIsNotUnlimited: the request is answered with an error because of it.
-func TestALimitWithoutAKeyIsNotUnlimited(t *testing.T) {
+// TestExplainShowsErrorOfKey: a limit whose key is in error is not shown as unlimited.
+func TestExplainShowsErrorOfKey(t *testing.T) {
 	t.Parallel()
 	s := parse(t, "policies: [{name: p, limits: [{name: all, key: all, limit: 9, window: 1m}, {name: ip, key: \"ip:{ip}\", limit: 5, window: 1m}]}]")
 	e := s.Explain(Question{Policy: "p", Attributes: map[string]string{"ip": "bad"}, Now: noon})

@@ -51,8 +51,9 @@ func TestLargeFilesAreRead(t *testing.T) {
 	}
 }
 
-// TestManyPoliciesAreAsManyInJSON: the bound of lines does not count a policy twice if its first line is only a bracket.
-func TestManyPoliciesAreAsManyInJSON(t *testing.T) {
+// TestPolicyBoundIsTheSameInJSON: the bound of lines does not count a policy twice if its first
+// line is only a bracket.
+func TestPolicyBoundIsTheSameInJSON(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{
 		1000: "",

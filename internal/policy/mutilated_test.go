@@ -11,9 +11,9 @@ import (
 // slips are typical mistakes in policy files.
 var slips = []string{"month", "*", "{user}", "{", "user|hash"}
 
-// TestMutilatedFilesAreAnsweredWithTheirLine damages a good file in many ways. Each result is rejected with lines that exist, or is
-// valid and resolves requests.
-func TestMutilatedFilesAreAnsweredWithTheirLine(t *testing.T) {
+// TestDamagedFilesAreReportedWithLine damages a good file in many ways. Each result is rejected
+// with lines that exist, or is valid and resolves requests.
+func TestDamagedFilesAreReportedWithLine(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/full.yaml")
 	if err != nil {

@@ -81,8 +81,9 @@ func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
 	}
 }
 
-// TestOverridesComeAfterTheFactor: an override replaces the amount after the factor, and leaves the rest of the limit.
-func TestOverridesComeAfterTheFactor(t *testing.T) {
+// TestOverridesApplyAfterFactor: an override replaces the amount after the factor, and leaves the
+// rest of the limit.
+func TestOverridesApplyAfterFactor(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: p, limits: [{name: t, key: "f:{user}", limit: 10, burst: 5, window: 1h, algorithm: token_bucket}],
   tiers: {PRO: {t: {limit: unlimited}}, BIG: {t: {limit: unlimited, burst: 1000000000}}}, schedule: [{from: "00:00", to: "24:00", factor: 2}]}]`)
@@ -142,8 +143,8 @@ func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
 	}
 }
 
-// TestAnErrorNamesNoMoreThanSome of the existing names.
-func TestAnErrorNamesNoMoreThanSome(t *testing.T) {
+// TestErrorListsAtMostTwentyNames of those that exist.
+func TestErrorListsAtMostTwentyNames(t *testing.T) {
 	t.Parallel()
 	text := "policies:\n"
 	for i := range 23 {
@@ -204,8 +205,9 @@ func TestCheckOverrideKnowsFilters(t *testing.T) {
 	}
 }
 
-// TestEveryKeyMayBeASubject: every key that a template renders is accepted as a subject, whatever its separators.
-func TestEveryKeyMayBeASubject(t *testing.T) {
+// TestEveryRenderedKeyIsValidSubject: every key that a template renders is accepted as a subject,
+// whatever its separators.
+func TestEveryRenderedKeyIsValidSubject(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"{v}", "{v}:{w}", "{v|lower}:{w|lower}:", "s%{v}:%{w}%", "{v}0{w}", "{v}Api{w}", "{v|lower}é{w}",
 		"{v|hash}:{w}", "{v}:{w|hash}", "{v}: :{w}", "{ip}:{v}", "{v}:{ip}", "{ip|lower}/{w|lower|hash}-", "{v}5{ip}6"} {

@@ -53,8 +53,8 @@ func TestBadFiles(t *testing.T) {
 	})
 }
 
-// TestAllMistakesAreTold at once, and not one at a time.
-func TestAllMistakesAreTold(t *testing.T) {
+// TestAllMistakesAreReported at once, and not one at a time.
+func TestAllMistakesAreReported(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("limits.yaml", []byte(`policies:
   - name: a
@@ -93,8 +93,8 @@ policies:
 	}
 }
 
-// TestNamesToChooseFrom are listed once each, even if two limits have the same name.
-func TestNamesToChooseFrom(t *testing.T) {
+// TestSuggestedNamesAreUnique, even if two limits have the same name.
+func TestSuggestedNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f", []byte(`policies:
   - name: p
@@ -109,9 +109,9 @@ func TestNamesToChooseFrom(t *testing.T) {
 	}
 }
 
-// TestTheChangeIsBlamed: a mistake is reported at the change, and not at the limit, which is valid without it. There it would
-// hide the mistakes of other changes.
-func TestTheChangeIsBlamed(t *testing.T) {
+// TestMistakeIsReportedAtChange: a mistake is reported at the change, and not at the limit, which
+// is valid without it. There it would hide the mistakes of other changes.
+func TestMistakeIsReportedAtChange(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f", []byte(`policies:
   - name: p
@@ -195,8 +195,9 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestOnErrorIsOfTheStrictest of the policies that are enforced. If there is none, it is that of the options.
-func TestOnErrorIsOfTheStrictest(t *testing.T) {
+// TestStrictestOnErrorApplies: that of the policies that are enforced. If there is none, it is
+// that of the options.
+func TestStrictestOnErrorApplies(t *testing.T) {
 	t.Parallel()
 	text := "policies:\n"
 	for _, p := range []string{"local, on_error: local", "shadow, mode: shadow, on_error: deny", "default", "deny, on_error: deny", "allow, on_error: allow"} {
@@ -338,8 +339,9 @@ func TestFactorsAreExact(t *testing.T) {
 	}
 }
 
-// TestALiftedLimitNeedsNoKey: a limit that is lifted by a tier denies nothing, whatever the attributes of its key are.
-func TestALiftedLimitNeedsNoKey(t *testing.T) {
+// TestUnlimitedLimitNeedsNoKey: a limit that is lifted by a tier denies nothing, whatever the
+// attributes of its key are.
+func TestUnlimitedLimitNeedsNoKey(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies:
   - name: p
@@ -412,8 +414,8 @@ func TestDocumentedFiles(t *testing.T) {
 	}
 }
 
-// TestTheHashKeyIsInNoError: the secret must not get into a log.
-func TestTheHashKeyIsInNoError(t *testing.T) {
+// TestErrorsDoNotContainHashKey: the secret must not get into a log.
+func TestErrorsDoNotContainHashKey(t *testing.T) {
 	t.Parallel()
 	_, err := full(t).Resolve(Question{Policy: "open", Attributes: map[string]string{"ip": "x", "email": "a"}})
 	if err == nil || regexp.MustCompile(string(options.HashKey)).MatchString(err.Error()) {

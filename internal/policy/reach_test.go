@@ -28,8 +28,8 @@ func keyed(keys ...string) string {
 	return "limits: [" + strings.Join(all, ", ") + "]"
 }
 
-// TestUnreachable: exactly the policies that never apply are reported.
-func TestUnreachable(t *testing.T) {
+// TestUnreachablePoliciesAreReported: exactly the policies that never apply are reported.
+func TestUnreachablePoliciesAreReported(t *testing.T) {
 	t.Parallel()
 	user, anonymous := `match: {user: "*"}, `+keyed("u:{user}"), `match: {user: "*"}, `+keyed("anonymous")
 	for name, c := range map[string]struct {
@@ -56,8 +56,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestAnExemptionThatMayHoldIsTaken, however overlapping patterns are written.
-func TestAnExemptionThatMayHoldIsTaken(t *testing.T) {
+// TestSatisfiableExemptionIsAccepted, however overlapping patterns are written.
+func TestSatisfiableExemptionIsAccepted(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]string{{"key", `"k*"`}, {`"k*"`, "key"}, {`"k*"`, `"*y"`}, {"key", "[jwt, key]"}, {"[jwt, key]", `"k*"`}} {
 		text := fmt.Sprintf("policies: [{name: p, match: {auth: %s}, exempt: {auth: %s, user: bob}, %s}]", c[0], c[1], keyed("k"))
@@ -67,8 +67,8 @@ func TestAnExemptionThatMayHoldIsTaken(t *testing.T) {
 	}
 }
 
-// TestWhatHasAnotherMistakeIsNotCalledUnreachable, since that may be a consequence of the mistake.
-func TestWhatHasAnotherMistakeIsNotCalledUnreachable(t *testing.T) {
+// TestFaultyPolicyIsNotReportedUnreachable, since that may be a consequence of the mistake.
+func TestFaultyPolicyIsNotReportedUnreachable(t *testing.T) {
 	t.Parallel()
 	user := `match: {user: "*"}, ` + keyed("u:{user}")
 	_, err := Parse("f", []byte(group(user, user+`, warning: 2`)), options)
@@ -77,8 +77,8 @@ func TestWhatHasAnotherMistakeIsNotCalledUnreachable(t *testing.T) {
 	}
 }
 
-// TestWhatIsCalledUnreachableIs: no request reaches a policy that is reported as unreachable.
-func TestWhatIsCalledUnreachableIs(t *testing.T) {
+// TestReportedPoliciesAreUnreachable: no request reaches a policy that is reported as unreachable.
+func TestReportedPoliciesAreUnreachable(t *testing.T) {
 	t.Parallel()
 	attributes := []string{"user", "ip", "route"}
 	patterns := []string{`"*"`, `"a*"`, "a", "ab"}

@@ -11,8 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestWhoTheSubjectIs: one subscriber has one counter, and equivalent values have the same hash.
-func TestWhoTheSubjectIs(t *testing.T) {
+// TestEquivalentValuesShareOneKey: one subscriber has one counter, and equivalent values have the
+// same hash.
+func TestEquivalentValuesShareOneKey(t *testing.T) {
 	t.Parallel()
 	for template, groups := range map[string][][]string{
 		"{ip}":           {{"2001:db8::1", "2001:0db8:0:0:1::2", "2001:db8::1%eth0", "2001:db8::/64", "2001:DB8::5/64"}, {"203.0.113.9", "::ffff:203.0.113.9"}, {"2001:db8:0:1::1"}},
@@ -41,8 +42,8 @@ func TestWhoTheSubjectIs(t *testing.T) {
 	}
 }
 
-// TestAnAddressMatchesHoweverItIsWritten, since the client may choose how.
-func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
+// TestAddressMatchesInAnyNotation, since the client may choose how.
+func TestAddressMatchesInAnyNotation(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies:
 - {name: four, match: {ip: "203.0.113.*"}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
@@ -68,8 +69,8 @@ func TestAnAddressMatchesHoweverItIsWritten(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoAddress: of networks only a /64 is accepted, which one subscriber has.
-func TestWhatIsNoAddress(t *testing.T) {
+// TestInvalidAddressesAreRejected: of networks only a /64 is accepted, which one subscriber has.
+func TestInvalidAddressesAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"", "x", "203.0.113.9/32", "203.0.113.0/24", "2001:db8::/63", "2001:db8::1/128", "::ffff:203.0.113.9/64", "/64"} {
 		if got, err := subscriberAddress(v); err == nil {
@@ -78,8 +79,9 @@ func TestWhatIsNoAddress(t *testing.T) {
 	}
 }
 
-// TestAHashedUserIsNamedByTheHash: if the key hashes the user, events and usage have only the hash, too.
-func TestAHashedUserIsNamedByTheHash(t *testing.T) {
+// TestHashedUserIsNamedByHash: if the key hashes the user, events and usage have only the hash,
+// too.
+func TestHashedUserIsNamedByHash(t *testing.T) {
 	t.Parallel()
 	for key, hashed := range map[string]bool{"u:{user|hash}": true, "u:{user|lower|hash}:{route}": true, "{ip|hash}:{user|hash}": true,
 		"u:{user}": false, "u:{user|lower}": false, "{ip|hash}": false, "all": false} {
@@ -95,8 +97,8 @@ func TestAHashedUserIsNamedByTheHash(t *testing.T) {
 	}
 }
 
-// TestSeparatorsOfManyBytes: keys stay valid UTF-8, and no two subjects share one.
-func TestSeparatorsOfManyBytes(t *testing.T) {
+// TestMultiByteSeparators: keys stay valid UTF-8, and no two subjects share one.
+func TestMultiByteSeparators(t *testing.T) {
 	t.Parallel()
 	tp, err := parseTemplate("u:{user}→{route}")
 	if err != nil {
@@ -112,9 +114,9 @@ func TestSeparatorsOfManyBytes(t *testing.T) {
 	}
 }
 
-// TestAKeyIsOfOneSubject: whatever is between attributes, no two sets of values have the same key. Literals for which that would
-// not hold are rejected.
-func TestAKeyIsOfOneSubject(t *testing.T) {
+// TestDistinctSubjectsHaveDistinctKeys: whatever is between attributes, no two sets of values
+// have the same key. Literals for which that would not hold are rejected.
+func TestDistinctSubjectsHaveDistinctKeys(t *testing.T) {
 	t.Parallel()
 	text := func(t *rapid.T, least int, more ...string) string {
 		pieces := append([]string{"%", "%25", "2", "5", "A", ":", "3A", "→", "–", "é", "x"}, more...)

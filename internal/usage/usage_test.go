@@ -193,7 +193,7 @@ func TestTallyIsBounded(t *testing.T) {
 	}
 }
 
-func TestTallyTakesNoMemory(t *testing.T) {
+func TestTallyDoesNotAllocate(t *testing.T) {
 	y := newTally()
 	r, d := decided(engine.Consume, 1, "api:user:123")
 	add := func() { y.add(r, d) }
@@ -216,9 +216,9 @@ func BenchmarkTally(b *testing.B) {
 	}
 }
 
-// TestMinutes: what happens in a minute is written under that minute, and a few counts are written
-// within 5 seconds.
-func TestMinutes(t *testing.T) {
+// TestCountsAreWrittenUnderTheirMinute: what happens in a minute is written under that minute,
+// and a few counts are written within 5 seconds.
+func TestCountsAreWrittenUnderTheirMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := new(notebook)
@@ -248,9 +248,9 @@ func TestMinutes(t *testing.T) {
 	})
 }
 
-// TestManyCountsWait: more than a few counts are only written at whole multiples of 15 seconds,
-// unless they run out of room.
-func TestManyCountsWait(t *testing.T) {
+// TestManyCountsAreWrittenLessOften: more than a few counts are only written at whole multiples
+// of 15 seconds, unless they run out of room.
+func TestManyCountsAreWrittenLessOften(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := new(notebook)
@@ -332,8 +332,8 @@ func TestStoreFails(t *testing.T) {
 	})
 }
 
-// TestCloseTakesItsTime: at the end it may write more than fits into the time of one write.
-func TestCloseTakesItsTime(t *testing.T) {
+// TestCloseMayOutlastOneWrite: at the end it may write more than fits into the time of one write.
+func TestCloseMayOutlastOneWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &notebook{takes: 20 * time.Millisecond}
@@ -387,8 +387,8 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
-// TestCloseTellsWhatIsLost: its numbers come after their nouns, so that any number reads well.
-func TestCloseTellsWhatIsLost(t *testing.T) {
+// TestCloseReportsLosses: its numbers come after their nouns, so that any number reads well.
+func TestCloseReportsLosses(t *testing.T) {
 	t.Parallel()
 	s := new(notebook)
 	s.fail(errors.New("the disk is full"))
@@ -399,9 +399,9 @@ func TestCloseTellsWhatIsLost(t *testing.T) {
 	}
 }
 
-// TestTellersAndWriter is for the race detector: many goroutines record while one writes, and
+// TestConcurrentRecording is for the race detector: many goroutines record while one writes, and
 // nothing is lost.
-func TestTellersAndWriter(t *testing.T) {
+func TestConcurrentRecording(t *testing.T) {
 	t.Parallel()
 	s := new(notebook)
 	r := record(t, Config{Store: s, Every: time.Millisecond})

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWhoAsksIsAnswered: a reload on demand always logs its outcome. The watch does not.
-func TestWhoAsksIsAnswered(t *testing.T) {
+// TestReloadOnDemandLogsOutcome: a reload on demand always logs its outcome. The watch does not.
+func TestReloadOnDemandLogsOutcome(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	write(t, path, version(1))

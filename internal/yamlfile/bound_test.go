@@ -22,8 +22,8 @@ func tree(text string) (ast.Node, string) {
 
 const tooDeep = "more than 64 brackets are open at once; close some"
 
-// TestBracketsInTextAreNone: 70 items, each with a bracket in a text.
-func TestBracketsInTextAreNone(t *testing.T) {
+// TestBracketsInTextDoNotCount: 70 items, each with a bracket in a text.
+func TestBracketsInTextDoNotCount(t *testing.T) {
 	t.Parallel()
 	for _, item := range []string{
 		"a # team 3 [see wiki",
@@ -82,8 +82,9 @@ func TestOpenBracketsAreCounted(t *testing.T) {
 	}
 }
 
-// TestWhatTakesTheParserLongIsRefused: these files took the parser more than 20 seconds, or a GB of memory.
-func TestWhatTakesTheParserLongIsRefused(t *testing.T) {
+// TestFilesSlowToParseAreRejected: these files took the parser more than 20 seconds, or a GB of
+// memory.
+func TestFilesSlowToParseAreRejected(t *testing.T) {
 	t.Parallel()
 	fill := func(part string) string { return strings.Repeat(part, (MaxFileBytes-1000)/len(part)) }
 	const blank, items = "more than 100 blank lines in a row; remove some", "more than 32768 list items; make it short"
@@ -140,9 +141,10 @@ func nested(root ast.Node) (most int) {
 	return most
 }
 
-// TestTheBoundIsThatOfTheParser: of random texts, those that are accepted are not nested deeper than the bound, and those that are
-// rejected because of their brackets are, if they are YAML at all.
-func TestTheBoundIsThatOfTheParser(t *testing.T) {
+// TestNestingBoundMatchesParser: of random texts, those that are accepted are not nested deeper
+// than the bound, and those that are rejected because of their brackets are, if they are YAML at
+// all.
+func TestNestingBoundMatchesParser(t *testing.T) {
 	t.Parallel()
 	pieces := []string{"[", "]", "{", "}", "{a: ", "'", `"`, "''", `\"`, "# ", " #", "\n", "\n  ", " ", "a", ": ", "a: ", ", ", "- ", "|\n", ">\n"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -172,9 +174,9 @@ func TestTheBoundIsThatOfTheParser(t *testing.T) {
 	})
 }
 
-// TestCorrectFilesAreBoundByTheirLevels: lists and mappings in brackets, whatever brackets their texts have, are rejected exactly if
-// they are nested deeper than the bound.
-func TestCorrectFilesAreBoundByTheirLevels(t *testing.T) {
+// TestNestingBoundIsExactForValidFiles: lists and mappings in brackets, whatever brackets their
+// texts have, are rejected exactly if they are nested deeper than the bound.
+func TestNestingBoundIsExactForValidFiles(t *testing.T) {
 	t.Parallel()
 	inside := []string{"a", `"]["`, `'}{'`, "'it''s ]'", `"\"["`}
 	beside := append([]string{"a ] } [ {", "|\n    ]]\n    [[", ">\n    }{"}, inside...)

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestSlipsHaveAHint: the library's messages about an unquoted text, or a tab, do not say how to correct it.
-func TestSlipsHaveAHint(t *testing.T) {
+// TestCommonMistakesHaveHints: the library's messages about an unquoted text, or a tab, do not
+// say how to correct it.
+func TestCommonMistakesHaveHints(t *testing.T) {
 	t.Parallel()
 	const quote, tab = `; quote texts that contain { } [ ] or * & or a colon and a space, such as "x:{user}"`, "; indent with spaces, not with tabs"
 	for text, want := range map[string]string{
@@ -56,8 +57,9 @@ func TestADurationWithoutAUnit(t *testing.T) {
 	}
 }
 
-// TestAnotherEncodingIsToldOnce, with the first line that is not UTF-8, and not for each of its characters.
-func TestAnotherEncodingIsToldOnce(t *testing.T) {
+// TestInvalidUTF8IsReportedOnce, with the first line that is not UTF-8, and not for each of its
+// characters.
+func TestInvalidUTF8IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	_, err := parsePair("f", []byte("a: 7\r\n# gr\xfc\xdfe\r\nb: 7 # gr\xfc\xdfe\r\n"))
 	if err == nil || err.Error() != "f:2: the file is not in UTF-8; save it as UTF-8" {

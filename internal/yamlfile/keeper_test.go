@@ -54,7 +54,7 @@ func valueOf(t testing.TB, k *Keeper[pair]) int64 {
 	return v.A
 }
 
-func TestTheLastGoodFileStays(t *testing.T) {
+func TestLastGoodFileStaysInForce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	write(t, path, version(1))
@@ -94,10 +94,10 @@ func TestTheLastGoodFileStays(t *testing.T) {
 	}
 }
 
-// TestTheFileThatComesBackIsInForce restores the first file, after another one and after it was missing.
-// TestAFileThatWasRefusedIsTriedAgain: a file that it refers to, such as one with a secret, may be created later, which is not
-// reported.
-func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
+// TestRestoredFileIsInForce restores the first file, after another one and after it was missing.
+// TestRejectedFileIsRetried: a file that it refers to, such as one with a secret, may be created
+// later, which is not reported.
+func TestRejectedFileIsRetried(t *testing.T) {
 	t.Parallel()
 	path, other := filepath.Join(t.TempDir(), "p.yaml"), filepath.Join(t.TempDir(), "other")
 	write(t, path, version(1))
@@ -145,7 +145,7 @@ func TestAFileThatWasRefusedIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestTheFileThatComesBackIsInForce(t *testing.T) {
+func TestRestoredFileIsInForce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	write(t, path, version(1))
@@ -168,8 +168,8 @@ func TestTheFileThatComesBackIsInForce(t *testing.T) {
 	}
 }
 
-// TestAPipeInThePlaceOfTheFileIsRefused: nobody writes to the pipe, so reading it would never end.
-func TestAPipeInThePlaceOfTheFileIsRefused(t *testing.T) {
+// TestPipeReplacingFileIsRejected: nobody writes to the pipe, so reading it would never end.
+func TestPipeReplacingFileIsRejected(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	write(t, path, version(1))
@@ -230,8 +230,9 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestAPipeThatNobodyWritesIntoEndsTheStart after a message that says what it waits for. A signal ends it sooner.
-func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
+// TestPipeWithoutWriterTimesOut after a log line that names what it waits for. A signal ends the
+// wait sooner.
+func TestPipeWithoutWriterTimesOut(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -259,8 +260,8 @@ func TestAPipeThatNobodyWritesIntoEndsTheStart(t *testing.T) {
 	w.Close()
 }
 
-// TestAReadThatHangsHoldsNoReport: Report returns while a read is blocked by the test.
-func TestAReadThatHangsHoldsNoReport(t *testing.T) {
+// TestHungReadDoesNotBlockReport: Report returns while a read is blocked by the test.
+func TestHungReadDoesNotBlockReport(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	write(t, path, version(1))
@@ -296,8 +297,8 @@ func TestAReadThatHangsHoldsNoReport(t *testing.T) {
 	}
 }
 
-// TestChangesAreSeen writes the file as editors, deployments and Kubernetes do.
-func TestChangesAreSeen(t *testing.T) {
+// TestFileChangesAreDetected writes the file as editors, deployments and Kubernetes do.
+func TestFileChangesAreDetected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		set func(t *testing.T, dir string, n int)
@@ -344,8 +345,9 @@ func TestChangesAreSeen(t *testing.T) {
 	}
 }
 
-// TestAFolderThatIsMadeAgainIsWatched removes the folder of the file, or that of its target, for longer than a writer would.
-func TestAFolderThatIsMadeAgainIsWatched(t *testing.T) {
+// TestRecreatedFolderIsWatched removes the folder of the file, or that of its target, for longer
+// than a writer would.
+func TestRecreatedFolderIsWatched(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"of the file", "behind a link"} {
 		t.Run(name, func(t *testing.T) {
@@ -382,9 +384,10 @@ func TestAFolderThatIsMadeAgainIsWatched(t *testing.T) {
 	}
 }
 
-// TestAFolderFurtherUpIsSwapped swaps a folder further up, or a link on the way to the file, which the file system does not report.
-// Polling finds the new file, and later changes of it are noticed at once, without polling.
-func TestAFolderFurtherUpIsSwapped(t *testing.T) {
+// TestReplacedParentFolderIsDetected swaps a folder further up, or a link on the way to the file,
+// which the file system does not report. Polling finds the new file, and later changes of it are
+// noticed at once, without polling.
+func TestReplacedParentFolderIsDetected(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a link", "a folder"} {
 		t.Run(name, func(t *testing.T) {
@@ -483,7 +486,7 @@ func TestNoRequestSeesHalfAFile(t *testing.T) {
 	done.Wait()
 }
 
-func TestAFileThatIsWrittenInPiecesIsReadWhenTheFolderIsStill(t *testing.T) {
+func TestFileWrittenInPiecesIsReadWhenComplete(t *testing.T) {
 	t.Parallel()
 	var d debounce
 	begin := time.Now()

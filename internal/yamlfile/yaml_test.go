@@ -42,8 +42,8 @@ func TestAByteOrderMarkIsSkipped(t *testing.T) {
 	}
 }
 
-// TestTheEncodingIsTold: a file in UTF-16 is not reported as invalid YAML.
-func TestTheEncodingIsTold(t *testing.T) {
+// TestUTF16IsReported: a file in UTF-16 is not reported as invalid YAML.
+func TestUTF16IsReported(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string]binary.AppendByteOrder{"little": binary.LittleEndian, "big": binary.BigEndian} {
 		for _, text := range []string{"\ufeffa: 7\nb: 7\n", "a: 7\nb: 7\n"} {
@@ -58,8 +58,9 @@ func TestTheEncodingIsTold(t *testing.T) {
 	}
 }
 
-// TestTheEndsOfLinesDoNotMatter: a file with the line ends of Windows has the same content, and mistakes on the same lines.
-func TestTheEndsOfLinesDoNotMatter(t *testing.T) {
+// TestLineEndingsDoNotMatter: a file with the line ends of Windows has the same content, and
+// mistakes on the same lines.
+func TestLineEndingsDoNotMatter(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"a: 7\nb: 7\n",
@@ -88,9 +89,9 @@ func TestTheEndsOfLinesDoNotMatter(t *testing.T) {
 	}
 }
 
-// TestWhatYAMLHasBesideIsExplained: each unsupported feature is reported with its line and how to correct it, and none hides
-// another.
-func TestWhatYAMLHasBesideIsExplained(t *testing.T) {
+// TestUnsupportedYAMLIsExplained: each unsupported feature is reported with its line and how to
+// correct it, and none hides another.
+func TestUnsupportedYAMLIsExplained(t *testing.T) {
 	t.Parallel()
 	const alone = "a name must be plain text, without anchor, alias, tag or ?; write it alone, or quote it"
 	for text, want := range map[string]string{
@@ -125,8 +126,9 @@ func TestDirectivesAreSkipped(t *testing.T) {
 	}
 }
 
-// TestPlainValuesAreWhatTheyLookLike: what JSON and the schemas accept as a number is a number, and not an unquoted text.
-func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
+// TestPlainNumbersAreNumbers: what JSON and the schemas accept as a number is a number, and not
+// an unquoted text.
+func TestPlainNumbersAreNumbers(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[string]string{ // a number, a text, or neither
 		"0.00001": "number", "1e-05": "number", "1e-1": "number", "1E+2": "number", "-1e2": "number", "1.5e-3": "number",
@@ -162,8 +164,8 @@ func TestPlainValuesAreWhatTheyLookLike(t *testing.T) {
 	}
 }
 
-// TestAWholeNumberThatIsTooLarge is not a text, although the library says so.
-func TestAWholeNumberThatIsTooLarge(t *testing.T) {
+// TestTooLargeNumberIsNotText, although the library says so.
+func TestTooLargeNumberIsNotText(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"9223372036854775808", "99999999999999999999", "-99999999999999999999"} {
 		want := `f:1: a: "` + number + `" is not a plain decimal number, or is too large; write it without +, _, letters and leading zeros`
@@ -173,8 +175,8 @@ func TestAWholeNumberThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// TestTheHashIsOfTheWholeFile: it includes the byte order mark, as that of sha256sum does.
-func TestTheHashIsOfTheWholeFile(t *testing.T) {
+// TestHashCoversWholeFile: it includes the byte order mark, as that of sha256sum does.
+func TestHashCoversWholeFile(t *testing.T) {
 	t.Parallel()
 	path, data := filepath.Join(t.TempDir(), "p.yaml"), append([]byte(mark), version(1)...)
 	write(t, path, data)
