@@ -30,7 +30,7 @@ func TestAlertsSchemaIsUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != string(want) {
-		t.Errorf("%s is not what package alerts says; run go generate ./schemas", alertsFile)
+		t.Errorf("%s does not match package alerts; run go generate ./schemas", alertsFile)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestAlertsSchemaChecksChannelTargets(t *testing.T) {
 	}
 	for _, bad := range []string{"no-target", "two-targets", "nats-target", "log-nothing", "no-name", "bad-name", "unknown-kind", "resolved-text"} {
 		if verdict(readText(t, files+"bad/channel-"+bad+".yaml")) == nil {
-			t.Errorf("the channel of %s is taken", bad)
+			t.Errorf("the channel of %s is accepted", bad)
 		}
 	}
 }

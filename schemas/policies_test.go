@@ -35,7 +35,7 @@ func TestPoliciesSchemaIsUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != string(want) {
-		t.Errorf("%s is not what package policy says; run go generate ./schemas", policiesFile)
+		t.Errorf("%s does not match package policy; run go generate ./schemas", policiesFile)
 	}
 }
 
@@ -209,10 +209,10 @@ func TestPoliciesSchemaHasTheBounds(t *testing.T) {
 		}},
 	} {
 		if err := verdict(bounded.file(bounded.most)); err != nil {
-			t.Errorf("%d %s: %v; want it taken", bounded.most, name, err)
+			t.Errorf("%d %s: %v; want it accepted", bounded.most, name, err)
 		}
 		if verdict(bounded.file(bounded.most+1)) == nil {
-			t.Errorf("%d %s are taken; want %d at most", bounded.most+1, name, bounded.most)
+			t.Errorf("%d %s are accepted; want %d at most", bounded.most+1, name, bounded.most)
 		}
 	}
 	for _, bad := range []string{
@@ -220,10 +220,10 @@ func TestPoliciesSchemaHasTheBounds(t *testing.T) {
 		"policies: [{name: p, limits: [{name: l, key: k, limit: 1}]}]", "policies: [{name: p, limits: [{key: k, limit: unlimited}]}]",
 	} {
 		if verdict(bad) == nil {
-			t.Errorf("%s is taken", bad)
+			t.Errorf("%s is accepted", bad)
 		}
 	}
 	if err := verdict("policies: [{name: p, limits: [{name: l, key: k, limit: unlimited}, {key: k, limit: 1, window: 1m}]}]"); err != nil {
-		t.Errorf("a limit that is unlimited and has no window: %v; want it taken", err)
+		t.Errorf("a limit that is unlimited and has no window: %v; want it accepted", err)
 	}
 }

@@ -112,7 +112,7 @@ func TestSchemasAreUpToDate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(got) != string(want) {
-			t.Errorf("%s is not what the type %T says; run go generate ./schemas", name, d.value)
+			t.Errorf("%s does not match the type %T; run go generate ./schemas", name, d.value)
 		}
 	}
 }

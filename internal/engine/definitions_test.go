@@ -345,10 +345,10 @@ func TestLateSettleKeepsStoredWindow(t *testing.T) {
 		consumed                        time.Time
 		redefined, settled, early, late time.Duration
 	}{
-		"from the first use to the minute": {anchored, aligned, time.Date(2000, 1, 1, 0, 0, 10, 0, time.UTC),
+		"first use to aligned": {anchored, aligned, time.Date(2000, 1, 1, 0, 0, 10, 0, time.UTC),
 			10 * time.Second, 130 * time.Second, 40 * time.Second, 25 * time.Second},
 		// The days of both zones are the same until Berlin has one of 23 hours.
-		"to the day of another zone": {lagos, berlin, time.Date(2000, 3, 25, 22, 55, 0, 0, time.UTC),
+		"day of another time zone": {lagos, berlin, time.Date(2000, 3, 25, 22, 55, 0, 0, time.UTC),
 			2 * time.Minute, 8 * time.Minute, 23*time.Hour + 25*time.Minute, time.Hour},
 	} {
 		for _, cost := range []int64{1, 2} {

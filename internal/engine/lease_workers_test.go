@@ -50,7 +50,7 @@ func TestCounterChangesEndLeasesOfAllWorkers(t *testing.T) {
 		"record": {func(t *testing.T, e *engine.Engine) {
 			ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{l}, Cost: 2})
 		}, func(n int64) int64 { return n + 2 + 1 }},
-		"another limit": {func(t *testing.T, e *engine.Engine) {
+		"new definition": {func(t *testing.T, e *engine.Engine) {
 			ask(t, e, engine.Request{Limits: []engine.Limit{redefined}})
 		}, func(n int64) int64 { return n + 1 + 1 }},
 	} {
@@ -67,7 +67,7 @@ func TestCounterChangesEndLeasesOfAllWorkers(t *testing.T) {
 					t.Fatalf("served from a lease: %+v", d)
 				}
 				// What was lent at the redefinition was charged anew, and is no longer known as lent.
-				if got, want := d.Results[0].Used, c.used(n); got != want && (name != "another limit" || got < want) {
+				if got, want := d.Results[0].Used, c.used(n); got != want && (name != "new definition" || got < want) {
 					t.Errorf("%d used after %d requests and the change, want %d", got, n, want)
 				}
 			})
@@ -201,10 +201,10 @@ func TestLeaseOfOtherTierIsGivenBack(t *testing.T) {
 		algorithm engine.Algorithm
 		from, to  string
 	}{
-		"a sliding window":           {engine.SlidingWindow, "1h", "1h"},
-		"a sliding one, worded anew": {engine.SlidingWindow, "24h", "1d"},
-		"a fixed window":             {engine.FixedWindow, "24h", "1d"},
-		"a calendar's":               {engine.FixedWindow, "1d", "day"},
+		"sliding window":                {engine.SlidingWindow, "1h", "1h"},
+		"sliding window, other wording": {engine.SlidingWindow, "24h", "1d"},
+		"fixed window":                  {engine.FixedWindow, "24h", "1d"},
+		"calendar period":               {engine.FixedWindow, "1d", "day"},
 	} {
 		for _, more := range []int64{0, 1, 100_000} {
 			if c.from == c.to && more == 0 {

@@ -35,8 +35,8 @@ func TestSpentLeaseIsRenewedWithNextTransaction(t *testing.T) {
 func TestSpentLeaseOfResetCounterIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	for name, workers := range map[string]func(*testing.T, engine.Store) []*engine.Engine{
-		"and the worker was told": func(t *testing.T, s engine.Store) []*engine.Engine { return startWorkers(t, s, 2) },
-		"and the worker was not told": func(t *testing.T, s engine.Store) []*engine.Engine {
+		"worker was notified": func(t *testing.T, s engine.Store) []*engine.Engine { return startWorkers(t, s, 2) },
+		"worker was not notified": func(t *testing.T, s engine.Store) []*engine.Engine {
 			return append(startWorkers(t, s, 1), startWorkers(t, s, 1)...)
 		},
 	} {

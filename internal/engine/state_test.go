@@ -336,17 +336,17 @@ func TestNextFirstUseWindowIsWarned(t *testing.T) {
 		h := history{limit: tt.first, now: noon}
 		warn := func() bool { return h.state.warn(&h.limit, h.now, h.state.remaining(&h.limit)) }
 		if h.play(op{0, Consume, 8}); !warn() {
-			t.Errorf("%s: the first is not warned of", name)
+			t.Errorf("%s: no warning for the first window", name)
 		}
 		for _, o := range tt.before {
 			h.play(o)
 		}
 		h.limit = tt.next
 		if h.play(op{1000, Consume, 1}); warn() {
-			t.Errorf("%s: the next is warned of at once", name)
+			t.Errorf("%s: a warning for the next window at once", name)
 		}
 		if h.play(tt.after); !warn() {
-			t.Errorf("%s: the next is not warned of", name)
+			t.Errorf("%s: no warning for the next window", name)
 		}
 	}
 }

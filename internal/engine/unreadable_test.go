@@ -50,7 +50,7 @@ func TestUnreadableCounterDoesNotBlockReports(t *testing.T) {
 			t.Errorf("told of %d denials, want all 40 but one", got)
 		}
 		if seen.n.Load() == 0 {
-			t.Error("nobody is told of the counter that cannot be read")
+			t.Error("the counter that cannot be read is not reported")
 		}
 	})
 }

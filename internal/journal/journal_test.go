@@ -46,14 +46,14 @@ func TestRow(t *testing.T) {
 		bad := slices.Clone(row)
 		bad[i] ^= 0x10
 		if _, err := Open(bad); err == nil {
-			t.Errorf("byte %d changed, and nothing said", i)
+			t.Errorf("byte %d changed, and no error", i)
 		}
 		if _, err := Open(row[:i]); err == nil {
-			t.Errorf("cut off at byte %d, and nothing said", i)
+			t.Errorf("cut off at byte %d, and no error", i)
 		}
 	}
 	if p := (Parser{3}); p.Kind(new(byte), 3) {
-		t.Error("a kind was read that there is not")
+		t.Error("an unknown kind was read")
 	}
 	if _, err := Open(Seal([]byte{9})); err == nil || !strings.Contains(err.Error(), "version 9") {
 		t.Errorf("another version: %v", err)
@@ -108,19 +108,19 @@ func TestPolicy(t *testing.T) {
 		changes   int
 		want      int
 	}{
-		"nothing is dirty":                    {journaled: 1 << 40, changes: 8, want: 0},
-		"all are fresh":                       {ages: []time.Duration{4 * time.Second, 0}, changes: 8, want: 0},
-		"one is old":                          {ages: []time.Duration{5 * time.Second, 4 * time.Second}, changes: 8, want: 1},
-		"more are old than one transaction's": {ages: slices.Repeat([]time.Duration{time.Hour}, 9), changes: 8, want: 3},
-		"as many as may be":                   {ages: make([]time.Duration, 10), changes: 8, want: 0},
-		"one more":                            {ages: make([]time.Duration, 11), changes: 8, want: 8},
-		"one more, and few changes":           {ages: make([]time.Duration, 11), changes: 1, want: 3},
-		"one more, and many changes":          {ages: make([]time.Duration, 11), changes: 99, want: 11},
-		"a journal of the least":              {ages: make([]time.Duration, 1), before: 7, journaled: 307, changes: 8, want: 0},
-		"longer":                              {ages: make([]time.Duration, 1), before: 7, journaled: 308, changes: 8, want: 1},
-		"a journal for its counters":          {ages: make([]time.Duration, 5), journaled: 500, changes: 4, want: 0},
-		"longer than for its counters":        {ages: make([]time.Duration, 5), journaled: 501, changes: 4, want: 4},
-		"longer than the most":                {ages: make([]time.Duration, 10), journaled: 801, changes: 4, want: 4},
+		"nothing is dirty":            {journaled: 1 << 40, changes: 8, want: 0},
+		"all are recent":              {ages: []time.Duration{4 * time.Second, 0}, changes: 8, want: 0},
+		"one is old":                  {ages: []time.Duration{5 * time.Second, 4 * time.Second}, changes: 8, want: 1},
+		"more are old than one batch": {ages: slices.Repeat([]time.Duration{time.Hour}, 9), changes: 8, want: 3},
+		"at the row bound":            {ages: make([]time.Duration, 10), changes: 8, want: 0},
+		"over the row bound":          {ages: make([]time.Duration, 11), changes: 8, want: 8},
+		"over it, few changes":        {ages: make([]time.Duration, 11), changes: 1, want: 3},
+		"over it, many changes":       {ages: make([]time.Duration, 11), changes: 99, want: 11},
+		"at the least size":           {ages: make([]time.Duration, 1), before: 7, journaled: 307, changes: 8, want: 0},
+		"over the least size":         {ages: make([]time.Duration, 1), before: 7, journaled: 308, changes: 8, want: 1},
+		"at the size per counter":     {ages: make([]time.Duration, 5), journaled: 500, changes: 4, want: 0},
+		"over the size per counter":   {ages: make([]time.Duration, 5), journaled: 501, changes: 4, want: 4},
+		"over the most size":          {ages: make([]time.Duration, 10), journaled: 801, changes: 4, want: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // the clock stands still

@@ -30,6 +30,6 @@ func TestDamagedFilesAreReportedWithLine(t *testing.T) {
 		set.Explain(Question{Now: noon, Tier: "PRO", Attributes: map[string]string{"user": "u", "route": "chat", "ip": "::1"}})
 	}
 	if refused < 750 {
-		t.Errorf("%d of 1500 refused: that mutilates little", refused)
+		t.Errorf("only %d of 1500 files were rejected: too little damage", refused)
 	}
 }

@@ -408,7 +408,7 @@ func TestDocumentedFiles(t *testing.T) {
 	}
 	for _, b := range blocks {
 		if !strings.HasPrefix(b[1], "# yaml-language-server: $schema=") {
-			t.Errorf("without the comment of editors:\n%s", b[1])
+			t.Errorf("without the schema comment for editors:\n%s", b[1])
 		}
 		parse(t, b[1])
 	}
@@ -438,7 +438,7 @@ func FuzzParse(f *testing.F) {
 		s, err := Parse("f", data, options)
 		if err != nil {
 			if err.Error() == "" {
-				t.Error("an error without words")
+				t.Error("an error without a message")
 			}
 			return
 		}

@@ -21,7 +21,7 @@ func TestThresholdIsExact(t *testing.T) {
 	}
 	for _, part := range []float64{1.1, 100, 1e300} {
 		if _, err := NewThreshold(part); err == nil {
-			t.Errorf("%v is taken", part)
+			t.Errorf("%v is accepted", part)
 		}
 	}
 }

@@ -29,10 +29,10 @@ func TestSpans(t *testing.T) {
 	}
 	early := week.New([]int{6}, 0, 7*hour)
 	if !friday.Overlaps(early) || !early.Overlaps(friday) || friday.Overlaps(saturday) || !friday.Covers(early) || early.Covers(friday) || friday.Covers(nil) {
-		t.Error("what overlaps and covers")
+		t.Error("Overlaps or Covers is wrong for spans that overlap")
 	}
 	if next := week.New([]int{6}, 7*hour, 8*hour); early.Overlaps(next) || next.Overlaps(early) || !early.Covers(early) || early.Covers(week.New([]int{6}, 0, 8*hour)) {
-		t.Error("what meets does not overlap, and what ends later is not covered")
+		t.Error("Overlaps or Covers is wrong for adjacent spans, or for a longer one")
 	}
 	if got := week.Minute(time.Date(2026, 1, 18, 1, 30, 59, 0, time.UTC)); got != 90 { // a Sunday
 		t.Errorf("minute %d", got)

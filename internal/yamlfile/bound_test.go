@@ -168,7 +168,7 @@ func TestNestingBoundMatchesParser(t *testing.T) {
 				}
 			}
 			if most <= maxNesting {
-				t.Fatalf("%d levels are refused", most)
+				t.Fatalf("%d levels are rejected", most)
 			}
 		}
 	})

@@ -94,7 +94,6 @@ func TestLastGoodFileStaysInForce(t *testing.T) {
 	}
 }
 
-// TestRestoredFileIsInForce restores the first file, after another one and after it was missing.
 // TestRejectedFileIsRetried: a file that it refers to, such as one with a secret, may be created
 // later, which is not reported.
 func TestRejectedFileIsRetried(t *testing.T) {
@@ -145,6 +144,7 @@ func TestRejectedFileIsRetried(t *testing.T) {
 	}
 }
 
+// TestRestoredFileIsInForce restores the first file, after another one and after it was missing.
 func TestRestoredFileIsInForce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -188,7 +188,7 @@ func TestPipeReplacingFileIsRejected(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(5 * time.Second):
-		t.Fatal("the pipe is read")
+		t.Fatal("the pipe was read")
 	}
 	if r := k.Report(); valueOf(t, k) != 1 || r.Failures != 1 || r.Err == nil {
 		t.Errorf("%+v", r)
@@ -215,7 +215,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(5 * time.Second):
-		t.Fatal("the pipe is watched")
+		t.Fatal("the pipe is still watched")
 	}
 	for what, again := range map[string]func() error{"Reload": k.Reload, "ForceReload": k.ForceReload} {
 		if err := again(); err != nil {
@@ -230,8 +230,7 @@ func TestAPipeIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestPipeWithoutWriterTimesOut after a log line that names what it waits for. A signal ends the
-// wait sooner.
+// TestPipeWithoutWriterTimesOut after a log line that names the file. A signal ends the wait sooner.
 func TestPipeWithoutWriterTimesOut(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "p.yaml")
@@ -303,8 +302,8 @@ func TestFileChangesAreDetected(t *testing.T) {
 	for name, c := range map[string]struct {
 		set func(t *testing.T, dir string, n int)
 	}{
-		"written in place": {func(t *testing.T, dir string, n int) { write(t, filepath.Join(dir, "p.yaml"), version(n)) }},
-		"renamed over": {func(t *testing.T, dir string, n int) {
+		"overwritten in place": {func(t *testing.T, dir string, n int) { write(t, filepath.Join(dir, "p.yaml"), version(n)) }},
+		"replaced by rename": {func(t *testing.T, dir string, n int) {
 			write(t, filepath.Join(dir, ".tmp"), version(n))
 			rename(t, filepath.Join(dir, ".tmp"), filepath.Join(dir, "p.yaml"))
 		}},
@@ -345,8 +344,7 @@ func TestFileChangesAreDetected(t *testing.T) {
 	}
 }
 
-// TestRecreatedFolderIsWatched removes the folder of the file, or that of its target, for longer
-// than a writer would.
+// TestRecreatedFolderIsWatched removes the folder of the file or of its target for longer than usual.
 func TestRecreatedFolderIsWatched(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"of the file", "behind a link"} {

@@ -44,7 +44,7 @@ func Refused(t testing.TB, err error, text string) bool {
 	var e *yamlfile.Error
 	errors.As(err, &e)
 	if slices.ContainsFunc(e.Problems, func(p yamlfile.Problem) bool { return p.Message == "" }) {
-		t.Fatalf("%+v: a mistake without words, for\n%s", e.Problems, text)
+		t.Fatalf("%+v: a mistake without a message, for\n%s", e.Problems, text)
 	}
 	return true
 }

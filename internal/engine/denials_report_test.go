@@ -23,10 +23,10 @@ func TestLateReportSaysWhenCostFits(t *testing.T) {
 		used, cost int64
 		want       int64
 	}{
-		"where less fits":           {"1h", 8, 5, 3_600_000 - 11_000},
-		"where the counter is full": {"1h", 10, 5, 3_600_000 - 11_000},
-		"never":                     {"1h", 10, 11, 0},
-		"already":                   {"2s", 10, 1, 1},
+		"less fits":       {"1h", 8, 5, 3_600_000 - 11_000},
+		"counter is full": {"1h", 10, 5, 3_600_000 - 11_000},
+		"never fits":      {"1h", 10, 11, 0},
+		"already fits":    {"2s", 10, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
