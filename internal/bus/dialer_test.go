@@ -399,7 +399,7 @@ func TestAServerThatSpeaksBeforeTLSIsRefused(t *testing.T) {
 	if err == nil {
 		nc.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "tls error: something came in plain text") {
+	if err == nil || !strings.Contains(err.Error(), "tls error: received plain text") {
 		t.Errorf("%v", err)
 	}
 }

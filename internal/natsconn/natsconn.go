@@ -198,7 +198,7 @@ func (c *Conn) ServerSpoke() bool { return c.serverSpoke.Load() }
 // since. It works over websockets too.
 func (c *Conn) Up() bool { return c.established.Load() && !c.broken.Load() }
 
-var errEarly = errors.New("something came in plain text behind the server's first line, before TLS was made")
+var errEarly = errors.New("received plain text after the server's first line, before TLS was established")
 
 // StartTLS makes TLS over the connection. It is called while the client connects, when nobody else
 // uses the connection. After an error the connection cannot be used. It fails if plain text

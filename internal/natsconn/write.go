@@ -29,7 +29,7 @@ func (c *Conn) Publish(subject, data []byte) error {
 	return nil
 }
 
-var errFull = errors.New("too much waits to be written")
+var errFull = errors.New("too much data is waiting to be written")
 
 // PublishNoWait is Publish to any subject, for callers that cannot wait for a server that does not
 // read. The connection must be up. Over a websocket it fails with [errors.ErrUnsupported].
