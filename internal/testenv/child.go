@@ -46,7 +46,7 @@ func startChild(cmd *exec.Cmd, readyText string, signal syscall.Signal) (*child,
 	case <-c.ready:
 		return c, nil
 	case <-c.done:
-		return nil, fmt.Errorf("%s ended at once:\n%s", cmd.Path, c.output())
+		return nil, fmt.Errorf("%s exited at once:\n%s", cmd.Path, c.output())
 	case <-time.After(patience):
 		return nil, errors.Join(fmt.Errorf("%s is not ready after %s:\n%s", cmd.Path, patience, c.output()), c.kill())
 	}
@@ -124,6 +124,6 @@ func (c *child) kill() error {
 	case <-c.done:
 		return nil
 	case <-time.After(patience):
-		return fmt.Errorf("%s or a child of it outlived its kill by %s", c.cmd.Path, patience)
+		return fmt.Errorf("%s or a child of it was still running %s after it was killed", c.cmd.Path, patience)
 	}
 }
