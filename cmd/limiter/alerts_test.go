@@ -237,7 +237,7 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 matched by a rule: 0 alerts, 0 sent", "")
 	preview(filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; raise --max")
-	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "there is no stream LIMITS on this NATS server")
+	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "stream LIMITS not found on this NATS server")
 }
 
 func TestAlertEventLines(t *testing.T) {
@@ -264,8 +264,8 @@ func TestServiceAlerts(t *testing.T) {
 	sent.want(t, exitDone, ".log/log    sent   1", "")
 	<-ended
 	watch.want(t, exitDone, "test      nats  hello\n", "watching")
-	s.limiter(t, "alerts test-send nobody --json").want(t, exitError, `{"error":{"code":"unknown_channel"`, "no channel is called")
-	s.limiter(t, "alerts test-send nobody").want(t, exitError, "", `no channel is called "nobody" here`)
+	s.limiter(t, "alerts test-send nobody --json").want(t, exitError, `{"error":{"code":"unknown_channel"`, "no channel named")
+	s.limiter(t, "alerts test-send nobody").want(t, exitError, "", `no channel named "nobody" here`)
 	s.limiter(t, "alerts channels").want(t, exitDone, "nats     nats  -     0", "")
 	s.limiter(t, "alerts list").want(t, exitDone, "no alerts\n", "")
 	s.limiter(t, "alerts show nobody").want(t, exitError, "", "404 unknown_alert")

@@ -70,7 +70,7 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, nats.ErrMaxPayload):
-		return &alerts.Refusal{Final: true, Err: fmt.Errorf("publish event %s: it has %d bytes: %w", m.ID, len(msg.Data), err)}
+		return &alerts.Refusal{Final: true, Err: fmt.Errorf("publish event %s of %d bytes: %w", m.ID, len(msg.Data), err)}
 	default:
 		a.ready.Store(false) // the stream may be missing
 		return fmt.Errorf("publish event %s to %s: %w", m.ID, msg.Subject, explainJetStream(err))
@@ -86,7 +86,7 @@ func alertMsg(m *alerts.Message, from Origin) (*nats.Msg, error) {
 	}
 	// The SDK would not check it.
 	if !json.Valid(m.Data) {
-		return nil, errors.New("its data is no JSON")
+		return nil, errors.New("its data is not valid JSON")
 	}
 	ce := from.event(string(m.Kind))
 	ce.SetID(m.ID)

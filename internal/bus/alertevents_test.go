@@ -93,10 +93,10 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 	nc := dial(t, server.ClientURL())
 	a := alertEvents(t, nc)
 	for want, m := range map[string]alerts.Message{
-		"unknown kind of message": {ID: "a", Kind: "limits.consume", Time: 1, Data: json.RawMessage(`{}`)},
-		"its data is no JSON":     {ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{`)},
-		"maximum payload":         {ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`"` + strings.Repeat("x", 2<<20) + `"`)},
-		"id: MUST be a non-empty": {Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)},
+		"unknown kind of message":    {ID: "a", Kind: "limits.consume", Time: 1, Data: json.RawMessage(`{}`)},
+		"its data is not valid JSON": {ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{`)},
+		"maximum payload":            {ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`"` + strings.Repeat("x", 2<<20) + `"`)},
+		"id: MUST be a non-empty":    {Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)},
 	} {
 		err := a.Send(withDeadline(t), &m)
 		if r, ok := errors.AsType[*alerts.Refusal](err); !ok || !r.Final || !strings.Contains(err.Error(), want) {

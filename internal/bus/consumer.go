@@ -43,7 +43,7 @@ type ConsumerConfig struct {
 type ConsumerObserver interface {
 	// EventsReturned counts messages that were given back to the stream, to come again.
 	EventsReturned(n int)
-	// EventPoisoned counts a message that was put aside.
+	// EventPoisoned counts a message that was dead-lettered.
 	EventPoisoned()
 	// EventsPending is how many messages of the stream have not been delivered to anybody yet.
 	EventsPending(n uint64)
@@ -94,8 +94,8 @@ const (
 	// failingAfter is how long events must have failed to be taken before that counts as a failure.
 	// A single failed try does not.
 	failingAfter = 5 * time.Second
-	// maxStrikes is how often an event may fail alone, while the store answers, before it is put
-	// aside.
+	// maxStrikes is how often an event may fail alone, while the store answers, before it is
+	// dead-lettered.
 	maxStrikes = 10
 	// maxSuspects bounds the events that have strikes. Beyond it counting starts again.
 	maxSuspects = 8192
@@ -104,11 +104,12 @@ const (
 // Consumer takes events from the stream: it pulls them, has them stored, and acknowledges them. Any
 // number of processes share the work.
 //
-// A message that is no event is put aside at once. If a batch cannot be taken, the store is asked.
-// If it does not answer, all events are given back, and nothing is pulled until it answers again.
-// If it does, the batch is halved until the event that cannot be taken is alone. That event comes
-// again after a growing delay, and is put aside after ten tries. Tries are counted in memory: the
-// server's count of deliveries also grows during outages, which are not the event's fault.
+// A message that is no event is dead-lettered at once. If a batch cannot be taken, the store is
+// asked. If it does not answer, all events are given back, and nothing is pulled until it answers
+// again. If it does, the batch is halved until the event that cannot be taken is alone. That event
+// comes again after a growing delay, and is dead-lettered after ten tries. Tries are counted in
+// memory: the server's count of deliveries also grows during outages, which are not the event's
+// fault.
 type Consumer struct {
 	cfg      ConsumerConfig
 	js       jetstream.JetStream
@@ -120,7 +121,7 @@ type Consumer struct {
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
 	outage  *outage.Log
-	// poisoned counts the messages put aside, for the log.
+	// poisoned counts the messages dead-lettered, for the log.
 	poisoned logThrottle
 	losses   losses
 	// hasBacklog says that the last pull left something in the stream.
@@ -149,7 +150,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	}
 	return &Consumer{
 		cfg: cfg, js: js, strikes: map[uint64]int{},
-		outage: outage.New(cfg.Logger, slog.LevelError, "events wait in the stream", "events are taken again"),
+		outage: outage.New(cfg.Logger, slog.LevelError, "events cannot be processed and wait in the stream", "event processing resumed"),
 	}, nil
 }
 
@@ -291,7 +292,7 @@ func (c *Consumer) prepare(ctx context.Context) error {
 	}
 	if c.storeDown {
 		if err := c.take(ctx, nil); err != nil {
-			return fmt.Errorf("ask the store: %w", err)
+			return fmt.Errorf("check the store: %w", err)
 		}
 		c.storeDown, c.losses.checkedAt = false, time.Time{}
 	}

@@ -65,7 +65,7 @@ const maxEventBytes = 64 << 10
 // parseEvent parses a message that the stream stored at a time.
 func parseEvent(subject string, data []byte, at time.Time) (alerts.Event, error) {
 	if len(data) > maxEventBytes {
-		return alerts.Event{}, fmt.Errorf("the message has %d bytes; an event has at most %d", len(data), maxEventBytes)
+		return alerts.Event{}, fmt.Errorf("the message has %d bytes; an event may have at most %d", len(data), maxEventBytes)
 	}
 	raw, err := limits.ParseEvent(data)
 	if err != nil {
@@ -80,7 +80,7 @@ func parseEvent(subject string, data []byte, at time.Time) (alerts.Event, error)
 	}
 	// Permissions are by subject, so the type must be the subject's.
 	if e.Type != subject {
-		return alerts.Event{}, fmt.Errorf("an event of type %s came on subject %s", e.Type, subject)
+		return alerts.Event{}, fmt.Errorf("an event of type %s arrived on subject %s", e.Type, subject)
 	}
 	// What an event is about happened before it was published, whatever its clock says.
 	e.Time = min(e.Time, at.UnixMilli())
@@ -100,7 +100,7 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 	if down := c.take(ctx, nil); down != nil {
 		c.storeDown = true
 		c.queueReturn(all)
-		return fmt.Errorf("take %d events: %w", len(all), err)
+		return fmt.Errorf("process %d events: %w", len(all), err)
 	}
 	if len(all) == 1 {
 		c.strike(ctx, &all[0], err)
@@ -134,11 +134,11 @@ func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
 	n := c.strikes[d.sequence] + 1
 	c.strikes[d.sequence] = n
 	if n >= maxStrikes {
-		c.poison(ctx, d, fmt.Sprintf("not taken in %d tries: %v", n, cause))
+		c.poison(ctx, d, fmt.Sprintf("gave up after %d tries: %v", n, cause))
 		return
 	}
 	if n == 1 {
-		c.cfg.Logger.Warn("an event cannot be taken; it is tried again", "event", d.event.ID, "sequence", d.sequence, "error", cause)
+		c.cfg.Logger.Warn("an event cannot be processed, will retry", "event", d.event.ID, "sequence", d.sequence, "error", cause)
 	}
 	_ = d.message.NakWithDelay(c.delay(n))
 	c.cfg.Observer.EventsReturned(1)
@@ -149,12 +149,12 @@ func (c *Consumer) delay(n int) time.Duration {
 	return min(c.cfg.Retry<<min(n-1, 16), 300*c.cfg.Retry)
 }
 
-// poison puts a message aside: it stores the message and then ends its delivery. If the message cannot
-// be stored it comes again.
+// poison dead-letters a message: it stores the message and then ends its delivery. If the message
+// cannot be stored it comes again.
 func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) (stored bool) {
 	reason = truncate(replaceUnprintable(reason), 500)
 	if err := c.keepPoison(ctx, d, reason); err != nil {
-		c.cfg.Logger.Error("keep a message that cannot be taken", "sequence", d.sequence, "reason", reason, "error", err)
+		c.cfg.Logger.Error("cannot dead-letter a message, will retry", "sequence", d.sequence, "reason", reason, "error", err)
 		c.returnPoison(d)
 		return false
 	}
@@ -165,7 +165,7 @@ func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) (sto
 	return true
 }
 
-// returnPoison gives back a message that could not be put aside.
+// returnPoison gives back a message that could not be dead-lettered.
 func (c *Consumer) returnPoison(d *delivered) {
 	deliveries := 1
 	if meta, err := d.message.Metadata(); err == nil {
@@ -185,7 +185,7 @@ func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) 
 
 func (c *Consumer) logPoisoned(sequence uint64, reason string) {
 	if n := c.poisoned.due(); n > 0 {
-		c.cfg.Logger.Error("messages of the stream were put aside; see: limiter alerts dead", "count", n, "last", sequence, "reason", reason)
+		c.cfg.Logger.Error("messages of the stream were dead-lettered; see: limiter alerts dead", "count", n, "last", sequence, "reason", reason)
 	}
 }
 

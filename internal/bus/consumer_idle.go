@@ -33,7 +33,7 @@ func (c *Consumer) checkIdle(ctx context.Context) (asked bool, pending uint64, t
 	info, err := c.consumer.Info(ctx)
 	if err != nil {
 		c.consumer = nil
-		return false, 0, false, wrapConsumer("look at", err)
+		return false, 0, false, wrapConsumer("inspect", err)
 	}
 	q.askedAt = time.Now()
 	taken = info.NumAckPending == 0
@@ -45,7 +45,7 @@ func (c *Consumer) checkIdle(ctx context.Context) (asked bool, pending uint64, t
 	case info.Paused:
 		c.logIdle("it is paused: nats consumer resume "+limits.EventStream+" "+consumerName, info)
 	case q.waiting: // at the first time they may have come after the pull
-		c.logIdle("others have as many in hand as may be, or this user may not publish to "+
+		c.logIdle("other alerters hold as many unacknowledged messages as max_ack_pending allows, or this user may not publish to "+
 			"$JS.API.CONSUMER.MSG.NEXT."+limits.EventStream+"."+consumerName, info)
 	}
 	q.waiting = true
@@ -53,7 +53,7 @@ func (c *Consumer) checkIdle(ctx context.Context) (asked bool, pending uint64, t
 }
 
 func (c *Consumer) logIdle(why string, info *jetstream.ConsumerInfo) {
-	c.cfg.Logger.Warn("events wait in the stream, and its consumer gives none", "pending", info.NumPending, "in hand", info.NumAckPending,
+	c.cfg.Logger.Warn("events wait in the stream, but its consumer delivers none", "pending", info.NumPending, "in hand", info.NumAckPending,
 		"why", why)
 	c.idle.logged = true
 }
@@ -61,7 +61,7 @@ func (c *Consumer) logIdle(why string, info *jetstream.ConsumerInfo) {
 // reset is called when a message came, or none waits.
 func (q *idlePulls) reset(log *slog.Logger) {
 	if q.logged {
-		log.Info("the consumer of events gives them again")
+		log.Info("the consumer delivers events again")
 	}
 	q.waiting, q.logged = false, false
 }

@@ -50,7 +50,7 @@ func TestAConsumerThatGivesNothingIsNotCaughtUp(t *testing.T) {
 	if len(l.k.events) != 5 || l.pending != 0 {
 		t.Errorf("%d taken, %d pending; want 5, 0", len(l.k.events), l.pending)
 	}
-	if said := l.lines.String(); strings.Count(said, "gives them again") != 1 {
+	if said := l.lines.String(); strings.Count(said, "delivers events again") != 1 {
 		t.Errorf("said %q", said)
 	}
 }
@@ -150,7 +150,7 @@ func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
 		l.c.idle.askedAt = time.Time{}
 		l.pass(0, 0)
 	}
-	if said := l.lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "as many in hand") {
+	if said := l.lines.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "as many unacknowledged messages") {
 		t.Errorf("said %q", said)
 	}
 }

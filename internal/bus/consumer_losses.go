@@ -38,20 +38,20 @@ func (c *Consumer) checkLosses(ctx context.Context) error {
 	// removed before the stream is asked, and would look lost.
 	stream, err := c.js.Stream(ctx, limits.EventStream)
 	if err != nil {
-		return wrapStream("look at", limits.EventStream, err)
+		return wrapStream("inspect", limits.EventStream, err)
 	}
 	info, err := c.consumer.Info(ctx)
 	if err != nil {
 		c.consumer = nil
-		return wrapConsumer("look at", err)
+		return wrapConsumer("inspect", err)
 	}
 	l := &c.losses
 	l.checkedAt = time.Now()
 	s := stream.CachedInfo()
 	if !coversStream(&info.Config, s.Config.Subjects) {
 		if !l.cannotCount {
-			c.cfg.Logger.Warn("events that the stream removes too early cannot be counted: its consumer leaves out some subjects of it; " +
-				"remove it and it is made anew: nats consumer rm " + limits.EventStream + " " + consumerName)
+			c.cfg.Logger.Warn("cannot count events that the stream removes too early: its consumer does not receive all of its subjects; " +
+				"remove the consumer and it is recreated: nats consumer rm " + limits.EventStream + " " + consumerName)
 		}
 		l.cannotCount = true
 		return nil
@@ -85,8 +85,8 @@ func (l *losses) count(s *jetstream.StreamInfo, delivered uint64) uint64 {
 func (c *Consumer) logLosses() {
 	l := &c.losses
 	if now := time.Now(); l.unlogged > 0 && (!l.losing || now.Sub(l.loggedAt) >= logInterval) {
-		c.cfg.Logger.Error("events are lost: the stream removed them, being full or old, before an alerter took them; keep alerters "+
-			"running, and give the stream more room: nats stream edit "+limits.EventStream+" --max-bytes SIZE --max-age TIME",
+		c.cfg.Logger.Error("events are lost: the stream removed them, because it was full or they were too old, before an alerter received them; "+
+			"keep alerters running, and give the stream more room: nats stream edit "+limits.EventStream+" --max-bytes SIZE --max-age TIME",
 			"count", l.unlogged, "last", l.upTo)
 		l.unlogged, l.loggedAt = 0, now
 	}

@@ -72,7 +72,7 @@ func (k *taker) poison(_ context.Context, p alerts.Poison) error {
 	return nil
 }
 
-// wait returns when so many different events have been taken and so many messages put aside.
+// wait returns when so many different events have been taken and so many messages dead-lettered.
 func (k *taker) wait(t *testing.T, events, poisoned int) {
 	t.Helper()
 	end := time.After(time.Minute)
@@ -86,7 +86,7 @@ func (k *taker) wait(t *testing.T, events, poisoned int) {
 		select {
 		case <-k.changed:
 		case <-end:
-			t.Fatalf("%d of %d events, %d of %d put aside", e, events, p, poisoned)
+			t.Fatalf("%d of %d events, %d of %d dead-lettered", e, events, p, poisoned)
 		}
 	}
 }
@@ -442,7 +442,7 @@ func TestConsumerOfTheOperatorIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ensureConsumer(t.Context(), js); err == nil || !strings.HasSuffix(err.Error(),
-		"instead of explicit; remove it and it is made anew: nats consumer rm LIMITS alerter") {
+		"instead of explicit; remove it and it is recreated: nats consumer rm LIMITS alerter") {
 		t.Error(err)
 	}
 }

@@ -44,7 +44,7 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 		c, err = js.CreateConsumer(ctx, limits.EventStream, consumerConfig())
 		return c, wrapConsumer("create", err)
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
-		return nil, wrongConsumer("pushes instead of being pulled")
+		return nil, wrongConsumer("is a push consumer instead of a pull consumer")
 	case err != nil:
 		return nil, wrapConsumer("look up", err)
 	}
@@ -90,6 +90,6 @@ func wrapConsumer(act string, err error) error {
 }
 
 func wrongConsumer(what string) error {
-	return fmt.Errorf("consumer %s of stream %s %s; remove it and it is made anew: nats consumer rm %[2]s %[1]s",
+	return fmt.Errorf("consumer %s of stream %s %s; remove it and it is recreated: nats consumer rm %[2]s %[1]s",
 		consumerName, limits.EventStream, what)
 }

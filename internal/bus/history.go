@@ -64,7 +64,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 	for n := uint64(1); ; n++ {
 		m, err := nextMessage(ctx, messages)
 		if err != nil {
-			return h, fmt.Errorf("read events: %d of %d came: %w", n-1, total, err)
+			return h, fmt.Errorf("read events: got %d of %d: %w", n-1, total, err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
@@ -92,7 +92,7 @@ func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig
 		FilterSubjects: alertableSubjects, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &cfg.Since,
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, 0, fmt.Errorf("there is no stream %s on this NATS server; a limiter makes it with its first event", limits.EventStream)
+		return nil, 0, fmt.Errorf("stream %s not found on this NATS server; a limiter creates it with its first event", limits.EventStream)
 	}
 	if err != nil {
 		return nil, 0, err

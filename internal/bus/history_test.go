@@ -18,7 +18,7 @@ func TestHistoryOfTheStream(t *testing.T) {
 			func(e alerts.Event) bool { ids = append(ids, e.ID); return true })
 		return ids, h, err
 	}
-	if _, _, err := read(time.UnixMilli(1), 5); err == nil || !strings.Contains(err.Error(), "there is no stream LIMITS on this NATS server") {
+	if _, _, err := read(time.UnixMilli(1), 5); err == nil || !strings.Contains(err.Error(), "stream LIMITS not found on this NATS server") {
 		t.Error(err)
 	}
 	js := stream(t, nc)

@@ -29,9 +29,9 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	bad := []struct{ data, reason string }{
 		{"", "read event: unexpected end of JSON input"},
 		{strings.Repeat("x", 2*alerts.MaxPoisonBytes), "read event: invalid character 'x'"},
-		{strings.Repeat(" ", maxEventBytes+1), "the message has 65537 bytes; an event has at most 65536"},
+		{strings.Repeat(" ", maxEventBytes+1), "the message has 65537 bytes; an event may have at most 65536"},
 		{string(tooLong.Data), "key of the event has 257 bytes; want 1 to 256"},
-		{string(other.Data), "an event of type limits.exceeded came on subject limits.warning"},
+		{string(other.Data), "an event of type limits.exceeded arrived on subject limits.warning"},
 	}
 	for _, b := range bad {
 		if _, err := js.Publish(t.Context(), limits.EventWarning, []byte(b.data)); err != nil {
@@ -53,13 +53,13 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 		}
 	}
 	if len(k.poisoned) != len(bad) || len(k.events) != 2 {
-		t.Errorf("%d put aside, %d taken", len(k.poisoned), len(k.events))
+		t.Errorf("%d dead-lettered, %d taken", len(k.poisoned), len(k.events))
 	}
 }
 
 // TestAReportIsNothingToAlerts. The consumer receives reports only to see what the stream has lost.
-// They are not put aside, which would look like a failure every day, and not delivered again and
-// again.
+// They are not dead-lettered, which would look like a failure every day, and not delivered again
+// and again.
 func TestAReportIsNothingToAlerts(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
@@ -77,7 +77,7 @@ func TestAReportIsNothingToAlerts(t *testing.T) {
 	}
 	stop()
 	if len(k.poisoned) != 0 || len(k.events) != 1 {
-		t.Errorf("put aside %+v; taken %+v", k.poisoned, k.events)
+		t.Errorf("dead-lettered %+v; taken %+v", k.poisoned, k.events)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestOneBadEventHoldsNobodyUp(t *testing.T) {
 		t.Errorf("tried alone %v times", tries)
 	}
 	for _, p := range k.poisoned {
-		if p.Reason != "not taken in 10 tries: no such partition" || !strings.Contains(string(p.Data), `"denied":41`) {
+		if p.Reason != "gave up after 10 tries: no such partition" || !strings.Contains(string(p.Data), `"denied":41`) {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -194,7 +194,7 @@ func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	k.wait(t, 20, 0)
 	settled(t, js)
 	if len(k.poisoned) != 0 {
-		t.Errorf("put aside: %+v", k.poisoned)
+		t.Errorf("dead-lettered: %+v", k.poisoned)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
 				l.c.returnAll()
 			}
 			if refused != "" || len(l.k.poisoned) > 0 {
-				t.Errorf("still to be refused %q; put aside %+v", refused, l.k.poisoned)
+				t.Errorf("still to be refused %q; dead-lettered %+v", refused, l.k.poisoned)
 			}
 		})
 	}

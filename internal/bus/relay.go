@@ -114,10 +114,10 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	}
 	return &Relay{
 		cfg: cfg, js: js, templates: templates, wake: make(chan struct{}, 1),
-		outage:        outage.New(cfg.Logger, slog.LevelError, "events wait in the outbox", "events are published again"),
+		outage:        outage.New(cfg.Logger, slog.LevelError, "events cannot be published and wait in the outbox", "event publishing resumed"),
 		setAsideUntil: map[string]time.Time{},
-		refusal: outage.New(cfg.Logger, slog.LevelError, "an event waits in the outbox, because of what it is; others go on",
-			"no event waits for what it is any more"),
+		refusal: outage.New(cfg.Logger, slog.LevelError, "an event cannot be published and stays in the outbox; others are still published",
+			"no unpublishable event is left in the outbox"),
 	}, nil
 }
 
@@ -218,7 +218,7 @@ func (r *Relay) saveRefused(ctx context.Context) {
 	}
 	if err := r.cfg.Outbox.RefuseEvents(ctx, r.unsaved); err != nil {
 		if r.saveFailures.due() > 0 {
-			r.cfg.Logger.Warn("note events that are refused; alerts are not resolved meanwhile", "events", len(r.unsaved), "error", err)
+			r.cfg.Logger.Warn("cannot mark unpublishable events; alerts are not resolved meanwhile", "events", len(r.unsaved), "error", err)
 		}
 		return
 	}

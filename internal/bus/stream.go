@@ -60,11 +60,11 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 	}
 	cfg := s.CachedInfo().Config
 	if cfg.NoAck {
-		return fmt.Errorf("publish to stream %s: it acknowledges nothing (no_ack), so no event would be known to be there; "+
+		return fmt.Errorf("publish to stream %s: acknowledgements are disabled (no_ack), so nothing confirms that events are stored; enable them: "+
 			"nats stream edit %s --ack", want.Name, want.Name)
 	}
 	if subject, taken := requestSubjectIn(cfg.Subjects); taken {
-		return fmt.Errorf("publish to stream %s: its subject %s takes requests, which it answers in place of a limiter, and keeps; "+
+		return fmt.Errorf("publish to stream %s: its subject %s captures requests, which the stream stores and answers in place of a limiter; change its subjects: "+
 			"nats stream edit %s --subjects %s", want.Name, subject, want.Name, strings.Join(want.Subjects, ","))
 	}
 	missing := missingSubjects(want.Subjects, cfg.Subjects)
@@ -114,7 +114,7 @@ func explainNoAnswer(err error) error {
 		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet", err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
-		return fmt.Errorf("%w: the NATS server did not answer in time; look at its log, and whether its disk is full "+
+		return fmt.Errorf("%w: the NATS server did not answer in time; check its log, and whether its disk is full "+
 			"(docs/operations.md, A full disk)", err)
 	}
 	return err
@@ -133,7 +133,7 @@ const (
 func explainNoRoom(err error, want jetstream.StreamConfig) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if ok && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
-		return fmt.Errorf("%w: it reserves %d MiB; give NATS more room (max_file_store, a larger disk), or make a smaller one: "+
+		return fmt.Errorf("%w: the stream reserves %d MiB; give NATS more room (max_file_store, a larger disk), or create a smaller stream: "+
 			"nats stream add %s --subjects %s --max-bytes SIZE", err, want.MaxBytes>>20, want.Name, strings.Join(want.Subjects, ","))
 	}
 	return err
@@ -149,7 +149,7 @@ const (
 // explainOtherStream says what to do if another stream has the subjects.
 func explainOtherStream(err error) error {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
-		return fmt.Errorf("%w: another stream has its subjects; find it and take them from it: nats stream ls --subject SUBJECT", err)
+		return fmt.Errorf("%w: another stream has its subjects; find that stream and remove the subjects from it: nats stream ls --subject SUBJECT", err)
 	}
 	return err
 }

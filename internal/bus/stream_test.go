@@ -121,7 +121,7 @@ func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := ensureStream(t.Context(), js, eventStream())
-		if want := "its subject " + subject + " takes requests"; err == nil || !strings.Contains(err.Error(), want) ||
+		if want := "its subject " + subject + " captures requests"; err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), "nats stream edit LIMITS --subjects limits.warning,limits.exceeded,limits.report") {
 			t.Errorf("%v; want %s", err, want)
 		}
