@@ -55,7 +55,7 @@ func (b *broadcast[T]) send(what T) {
 	}
 	if err != nil { // throttled: when a connection breaks each refund that waits fails here
 		if n := b.unsent.due(); n > 0 {
-			b.log.Warn("tell all workers of a change", "subject", b.subject, "error", err, "messages", n)
+			b.log.Warn("cannot broadcast a change to all workers", "subject", b.subject, "error", err, "messages", n)
 		}
 	}
 }
@@ -67,14 +67,14 @@ func (b *broadcast[T]) listen(maxBytes int, valid func(T) error, apply func(T)) 
 		what, err := decodeBroadcast(m.Data, maxBytes, valid)
 		if err != nil {
 			if n := b.ignored.due(); n > 0 {
-				b.log.Warn("ignore what is told to all workers", "subject", m.Subject, "error", err, "messages", n)
+				b.log.Warn("ignored an invalid broadcast to all workers", "subject", m.Subject, "error", err, "messages", n)
 			}
 			return
 		}
 		apply(what)
 	})
 	if err != nil {
-		return fmt.Errorf("subscribe %s: %w", b.subject, err)
+		return fmt.Errorf("subscribe to %s: %w", b.subject, err)
 	}
 	b.sub.Store(sub)
 	return nil
@@ -82,7 +82,7 @@ func (b *broadcast[T]) listen(maxBytes int, valid func(T) error, apply func(T)) 
 
 func decodeBroadcast[T any](data []byte, maxBytes int, valid func(T) error) (what T, err error) {
 	if len(data) > maxBytes {
-		return what, fmt.Errorf("%d bytes are too many", len(data))
+		return what, fmt.Errorf("it has %d bytes; want at most %d", len(data), maxBytes)
 	}
 	if err := json.Unmarshal(data, &what); err != nil {
 		return what, err
@@ -136,7 +136,7 @@ func (f *Forgetter) Broadcast(what engine.Forget) { f.send(what) }
 func (f *Forgetter) Listen(apply func(engine.Forget)) error {
 	return f.listen(maxForgetBytes, func(what engine.Forget) error {
 		if what == (engine.Forget{}) {
-			return errors.New("it names nothing")
+			return errors.New("it does not say what to forget")
 		}
 		return nil
 	}, apply)

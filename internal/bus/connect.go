@@ -65,7 +65,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 			return nc, nil
 		}
 		text := redact.Error(dial.explain(err))
-		cfg.Logger.Warn("connect to NATS", "url", redact.Servers(cfg.URL), "attempt", attempt, "error", text)
+		cfg.Logger.Warn("cannot connect to NATS", "url", redact.Servers(cfg.URL), "attempt", attempt, "error", text)
 		if sleep(ctx, reconnectDelay(attempt)) != nil {
 			return nil, fmt.Errorf("connect to NATS at %s: %w; the last error was: %s", redact.Servers(cfg.URL), context.Cause(ctx), text)
 		}
@@ -117,12 +117,12 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 	var others logThrottles
 	dial.handlers.Dropped = func() { // anyone may send those
 		if n := dropped.due(); n > 0 {
-			log.Warn("drop what has a carriage return in its subject, or in that of its answer, or too long a subject for its answer", "messages", n)
+			log.Warn("dropped messages with a carriage return in the subject or reply subject, or with a reply subject that is too long", "messages", n)
 		}
 	}
 	dial.handlers.Refused = func(text string) {
 		if n := others.due(text); n > 0 {
-			log.Error("the NATS server refuses what it was sent; a message that is too large for it is lost", "error", text, "times", n)
+			log.Error("the NATS server rejected what it was sent; a message over its size limit is lost", "error", text, "times", n)
 		}
 	}
 	return []nats.Option{
@@ -161,17 +161,17 @@ func (d *dialer) errorHandler(log *slog.Logger, others *logThrottles) nats.ErrHa
 		switch {
 		case errors.Is(err, nats.ErrBadHeaderMsg): // anyone may send those
 			if n := badHeaders.due(); n > 0 {
-				log.Warn("NATS", "subject", subject, "error", err, "messages", n)
+				log.Warn("NATS error", "subject", subject, "error", err, "messages", n)
 			}
 		case errors.Is(err, nats.ErrPermissionViolation): // anyone may name a reply subject that this user may not publish to
 			d.guard.noteViolation(nc, err, log)
 			if n := refused.due(); n > 0 {
-				log.Error("NATS", "subject", subject, "error", redact.Error(err), "messages", n)
+				log.Error("NATS error", "subject", subject, "error", redact.Error(err), "messages", n)
 			}
 		default: // a broken connection has one for each answer that waits, and a flood one for each that finds no room
 			text := redact.Error(err)
 			if n := others.due(subject + " " + text); n > 0 {
-				log.Error("NATS", "subject", subject, "error", text, "times", n)
+				log.Error("NATS error", "subject", subject, "error", text, "times", n)
 			}
 		}
 	}

@@ -418,7 +418,7 @@ func TestServerErrorsDoNotEndTheConnectionForGood(t *testing.T) {
 				t.Errorf("%v, and it takes %d", err, nc.MaxPayload())
 			}
 			for line := range lines {
-				if strings.Contains(line, "refuses what it was sent") {
+				if strings.Contains(line, "rejected what it was sent") {
 					break
 				}
 			}

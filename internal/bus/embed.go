@@ -57,9 +57,9 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	cfg.Listen = cmp.Or(cfg.Listen, DefaultListen)
 	switch {
 	case cfg.StoreDir == "":
-		return nil, errors.New("embed NATS: StoreDir is missing")
+		return nil, errors.New("embedded NATS: StoreDir is missing")
 	case cfg.Logger == nil:
-		return nil, errors.New("embed NATS: Logger is missing")
+		return nil, errors.New("embedded NATS: Logger is missing")
 	}
 	host, port, err := probe(cfg.Listen)
 	if err != nil {
@@ -78,21 +78,21 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		MaxPayload:         embedMaxPayload,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("embed NATS on %s: %w", cfg.Listen, err)
+		return nil, fmt.Errorf("embedded NATS on %s: %w", cfg.Listen, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		cfg.Logger.Warn("the embedded NATS server has no authentication and listens beyond this machine", "listen", cfg.Listen)
+		cfg.Logger.Warn("the embedded NATS server has no authentication and accepts connections from other machines", "listen", cfg.Listen)
 	}
 	log := &serverLog{log: cfg.Logger}
 	s.SetLoggerV2(log, cfg.Logger.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()
 	switch {
 	case log.gaveUp.Load():
-		err = fmt.Errorf("embed NATS on %s, with its streams in %s: %s", cfg.Listen, cfg.StoreDir, log.last())
+		err = fmt.Errorf("embedded NATS on %s, with its streams in %s: %s", cfg.Listen, cfg.StoreDir, log.last())
 	case !s.ReadyForConnections(startTimeout):
-		err = fmt.Errorf("embed NATS on %s: not ready after %s: %s", cfg.Listen, startTimeout, log.last())
+		err = fmt.Errorf("embedded NATS on %s: not ready after %s: %s", cfg.Listen, startTimeout, log.last())
 	case !s.JetStreamEnabled():
-		err = fmt.Errorf("embed NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
+		err = fmt.Errorf("embedded NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
 	}
 	e := &Embedded{server: s, host: host}
 	if err == nil {
@@ -114,11 +114,11 @@ func probe(listen string) (host string, port int, err error) {
 		port, err = strconv.Atoi(text)
 	}
 	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("embed NATS: --nats-listen %q is not host:port, such as 127.0.0.1:4222", listen)
+		return "", 0, fmt.Errorf("--nats-listen %q is not host:port; want one such as 127.0.0.1:4222", listen)
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
-		return "", 0, fmt.Errorf("embed NATS on %s: %w; choose another address with --nats-listen "+
+		return "", 0, fmt.Errorf("embedded NATS on %s: %w; choose another address with --nats-listen "+
 			"(port 0 picks a free one), or use the server that runs there with --nats-url", listen, err)
 	}
 	_ = l.Close()
@@ -186,7 +186,7 @@ func (l *serverLog) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == "" {
-		return "the log has no error"
+		return "its log has no error"
 	}
 	return l.err
 }

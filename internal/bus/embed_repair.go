@@ -49,7 +49,7 @@ type streamRepairer struct {
 func (e *Embedded) startRepair(cfg EmbedConfig) error {
 	root, err := os.Open(e.server.StoreDir())
 	if err != nil {
-		return fmt.Errorf("embed NATS: open the folder of its streams: %w", err)
+		return fmt.Errorf("embedded NATS: open the folder of its streams: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	e.repairer = streamRepairer{
@@ -85,12 +85,12 @@ func (e *Embedded) repair() {
 	r := &e.repairer
 	wasGone := r.gone
 	if r.gone = r.missing(e.server); r.gone != "" {
-		err := fmt.Errorf("%s was removed or replaced while the limiter runs", r.gone)
+		err := fmt.Errorf("%s was removed or replaced while the limiter was running", r.gone)
 		if wasGone == "" {
 			err = errors.Join(err, e.server.ShutdownJetStream())
 		}
-		r.logOnce("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are put back, or the "+
-			"limiter is restarted, which begins new streams", "", err)
+		r.logOnce("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are restored, or the "+
+			"limiter is restarted, which creates new streams", "", err)
 		return
 	}
 	if wasGone != "" {
@@ -128,11 +128,11 @@ func (r *streamRepairer) open(s *server.Server, cause string) {
 		}
 	}
 	if err != nil {
-		r.logOnce("the embedded NATS server cannot open its streams again; restart the limiter", cause, err)
+		r.logOnce("the embedded NATS server cannot reopen its streams; restart the limiter", cause, err)
 		return
 	}
 	r.lastLogged = ""
-	r.log.Info("the embedded NATS server has opened its streams again", "after", cause)
+	r.log.Info("the embedded NATS server has reopened its streams", "after", cause)
 }
 
 // logOnce logs an error, unless it logged the same text last.

@@ -90,7 +90,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 		t.Fatal("the server takes events again by itself: mending is needless")
 	}
 	e.repair()
-	if !strings.Contains(log.String(), "opened its streams again") {
+	if !strings.Contains(log.String(), "reopened its streams") {
 		t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 	}
 	for _, id := range []string{"first", "after"} { // the first is a repeat
@@ -202,7 +202,7 @@ func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			e.repair()
-			if !strings.Contains(log.String(), "opened its streams again") {
+			if !strings.Contains(log.String(), "reopened its streams") {
 				t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 			}
 			if err := publish(20 * time.Second); err != nil {

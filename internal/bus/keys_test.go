@@ -253,7 +253,7 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		}
 	}
 	for _, subject := range []string{limits.SubjectKeysRevoke, limits.SubjectKeysExpire} {
-		if m := ask(t, nc, subject, `{}`); !strings.Contains(string(m.Data), `"id is missing; want the 8 letters and digits behind the key's prefix"`) {
+		if m := ask(t, nc, subject, `{}`); !strings.Contains(string(m.Data), `"id is missing; want the 8 letters and digits after the key's prefix"`) {
 			t.Errorf("%s: %s", subject, m.Data)
 		}
 	}
@@ -399,7 +399,7 @@ func TestBadAnnouncementsAreIgnored(t *testing.T) {
 	if id := <-heard; id != "abcdefgh" {
 		t.Errorf("heard %q", id)
 	}
-	if n := strings.Count(log.String(), "ignore what is told to all workers"); n != 1 { // anybody may send them, any number a second
+	if n := strings.Count(log.String(), "ignored an invalid broadcast to all workers"); n != 1 { // anybody may send them, any number a second
 		t.Errorf("%d lines: %s", n, log)
 	}
 	a.Close()

@@ -171,7 +171,7 @@ func (l *lead) checkDeciding(ctx context.Context) {
 	case errors.Is(err, nats.ErrNoResponders): // so no worker hangs either
 		l.muteUntil = time.Time{}
 	}
-	l.logRetry("serve requests", l.svc.setDeciding(true)) // finishes what failed before
+	l.logRetry("cannot finish taking over, will retry", l.svc.setDeciding(true)) // finishes what failed before
 }
 
 // checkStandby takes over if no other worker decides, or that one is slow.
@@ -188,11 +188,11 @@ func (l *lead) checkStandby(ctx context.Context) {
 		}
 		l.takeOver(ctx, err)
 	case able && l.answersSlowly(took):
-		if l.takeOver(ctx, fmt.Errorf("%s takes %s for an answer", other.Worker, l.answerTime.Round(time.Millisecond))) {
+		if l.takeOver(ctx, fmt.Errorf("%s takes %s to answer", other.Worker, l.answerTime.Round(time.Millisecond))) {
 			l.startOverlap()
 		}
 	default:
-		l.logRetry("serve requests", l.svc.setDeciding(false)) // finishes what failed before
+		l.logRetry("cannot finish standing by, will retry", l.svc.setDeciding(false)) // finishes what failed before
 	}
 }
 
@@ -201,7 +201,7 @@ func (l *lead) checkStandby(ctx context.Context) {
 func (l *lead) askStaying(ctx context.Context, own rank, resend time.Duration) (other rank, took time.Duration, err error) {
 	other, took, err = l.ask(ctx, own, resend)
 	if err == nil && other.Leaving {
-		err = fmt.Errorf("%s ends", other.Worker)
+		err = fmt.Errorf("%s is stopping", other.Worker)
 		l.setResting(ctx, false, handOverTimeout/2)
 	}
 	return other, took, err
@@ -242,14 +242,14 @@ func (l *lead) withoutNetwork(took time.Duration) time.Duration {
 // takeOver makes this worker decide, and reports whether it does.
 func (l *lead) takeOver(ctx context.Context, why error) bool {
 	if err := l.svc.setDeciding(true); err != nil {
-		l.logRetry("take requests to decide", err)
+		l.logRetry("cannot take over, will retry", err)
 		return false
 	}
 	l.own.Store(&rank{Since: time.Now().UnixNano(), Worker: l.own.Load().Worker})
 	l.deciding.Store(true)
 	l.nextAsk = time.Now().Add(decidingAskInterval)
 	l.setAnswering(l.canDecide())
-	l.log.Info("decides from now on", "because", why)
+	l.log.Info("this worker now decides", "because", why)
 	l.setResting(ctx, false, handOverTimeout)
 	return true
 }
@@ -258,12 +258,12 @@ func (l *lead) takeOver(ctx context.Context, why error) bool {
 func (l *lead) standBy(ctx context.Context, other rank) {
 	l.setAnswering(false)
 	if err := l.svc.setDeciding(false); err != nil {
-		l.logRetry("leave requests to another worker", err)
+		l.logRetry("cannot stand by, will retry", err)
 		return
 	}
 	l.muteUntil = time.Time{}
 	l.deciding.Store(false)
-	l.log.Info("stands by from now on, while another worker decides", "worker", other.Worker)
+	l.log.Info("this worker now stands by; another one decides", "worker", other.Worker)
 	l.setResting(ctx, true, handOverTimeout)
 }
 

@@ -34,7 +34,7 @@ const (
 )
 
 // errNoAnswer says that a question had no answer.
-var errNoAnswer = fmt.Errorf("no answer from a worker within %s", answerTimeout)
+var errNoAnswer = fmt.Errorf("no worker answered within %s", answerTimeout)
 
 // rank decides which of two workers goes on deciding: the one that has decided for longer. It is the
 // body of a question and of an answer.
@@ -53,7 +53,7 @@ func (r rank) valid() error {
 	case r.Worker == "":
 		return errors.New("worker is missing")
 	case r.Since < 0:
-		return fmt.Errorf("since is %d", r.Since)
+		return fmt.Errorf("since %d is negative", r.Since)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (l *lead) setAnswering(on bool) {
 	}
 	var err error
 	if l.questionSub, err = l.conn.Subscribe(subject, l.answerQuestion); err != nil {
-		l.logRetry("subscribe "+subject, err)
+		l.logRetry("cannot subscribe to "+subject+", will retry", err)
 	}
 }
 
@@ -96,11 +96,11 @@ func (l *lead) setAnswering(on bool) {
 func (l *lead) answerQuestion(m *nats.Msg) {
 	other, err := decodeBroadcast(m.Data, maxLeadBytes, rank.valid)
 	if err == nil && (!strings.HasPrefix(m.Reply, subjectLeadAnswers) || len(m.Reply) > natsconn.MaxReplySubject) {
-		err = fmt.Errorf("nobody is answered to %q", short(m.Reply))
+		err = fmt.Errorf("reply subject %q is not allowed", short(m.Reply))
 	}
 	if err != nil {
 		if n := l.ignored.due(); n > 0 {
-			l.log.Warn("ignore who asks whether to stand by", "subject", m.Subject, "error", err, "messages", n)
+			l.log.Warn("ignored an invalid question about which worker decides", "subject", m.Subject, "error", err, "messages", n)
 		}
 		return
 	}

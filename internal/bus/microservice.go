@@ -112,6 +112,6 @@ func (s *Service) drainEnded() (reconnecting bool) {
 	if s.cfg.Conn.Stats().Reconnects == s.reconnectsBefore {
 		return false
 	}
-	s.cfg.Logger.Info("the connection to NATS is made once more, since it was made anew while subscriptions ended")
+	s.cfg.Logger.Info("reconnecting to NATS, because it reconnected while subscriptions were draining")
 	return s.cfg.Conn.ForceReconnect() == nil // it fails when the connection is closed
 }

@@ -77,7 +77,7 @@ func (c *ServiceConfig) defaults() error {
 	case c.Conn == nil:
 		return errors.New("service: Conn is missing")
 	case c.Engine == nil && c.Jobs == nil && c.Alerts == nil:
-		return errors.New("service: Engine is missing, and so are Jobs and Alerts: there is nothing to serve")
+		return errors.New("service: Engine, Jobs and Alerts are missing; there is nothing to serve")
 	case c.Logger == nil:
 		return errors.New("service: Logger is missing")
 	}
@@ -175,7 +175,7 @@ func (c *ServiceConfig) newDecoder() (*decoder, error) {
 	asked := new(logThrottle)
 	d.onNoPolicies = func() {
 		if n := asked.due(); n > 0 {
-			c.Logger.Warn("requests ask for the policies that match, and pass without a limit: this limiter has none; "+
+			c.Logger.Warn("requests ask for matching policies, but this limiter has none, so they pass without a limit; "+
 				"start it with --policies FILE", "requests", n)
 		}
 	}
@@ -212,7 +212,7 @@ func confirmSubscriptions(nc *nats.Conn) error {
 	case errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), "Subscription"):
 		return fmt.Errorf("%w; grant it to the NATS user: docs/operations.md, Permissions in NATS", err)
 	case errors.Is(err, nats.ErrMaxSubscriptionsExceeded):
-		return fmt.Errorf("%w; a worker has about 40, and 60 for moments: raise max_subscriptions of the server, or of the account or user", err)
+		return fmt.Errorf("%w; a worker needs about 40, and briefly 60: raise max_subscriptions of the server, or of the account or user", err)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (s *Service) stop(ctx context.Context) error {
 	}
 	if s.drainEnded() {
 		if err := s.flush(ctx); err != nil { // what came on the previous connection may still be taken until then
-			return fmt.Errorf("connect once more: %w", err)
+			return fmt.Errorf("reconnect: %w", err)
 		}
 	}
 	s.removeInline()

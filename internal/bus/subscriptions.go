@@ -68,7 +68,7 @@ func (g *subscriptionGuard) noteViolation(nc *nats.Conn, err error, log *slog.Lo
 		g.wait = min(2*g.wait, maxResubscribeAfter)
 	}
 	g.due = now.Add(g.wait)
-	log.Error("the NATS server does not deliver requests any more, and is asked again: grant the subscription to the user of "+
+	log.Error("the NATS server no longer allows the subscription to requests, will reconnect to try again: grant it to the user of "+
 		"this connection (docs/operations.md, Permissions in NATS)", "subject", subject, "after", g.wait)
 	time.AfterFunc(g.wait, func() {
 		if g.err() != nil && !nc.IsDraining() { // else the connection was made anew meanwhile
