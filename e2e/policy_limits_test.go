@@ -184,7 +184,7 @@ policies:
 		if none := strings.Contains(body, "unlike"); r.Allowed != want || r.Degraded == none {
 			t.Errorf("%s: %+v; want allowed %t", body, r, want)
 		}
-		if !want && (r.BlockedBy != "" || r.Message != "the store cannot be used; try again in 1s") {
+		if !want && (r.BlockedBy != "" || r.Message != "the store is unavailable; try again in 1s") {
 			t.Errorf("%s: %+v; want that no limit blocks", body, r)
 		}
 	}

@@ -31,7 +31,7 @@ func TestTheWire(t *testing.T) {
 		{"limits.consume", `{"key":"api:user:123","limit":2,"window":"1m"}`,
 			`{"allowed":false,"key":"api:user:123","name":"1m","limit":2,"remaining":0,"reset":#,"retryAfter":#,"blockedBy":"1m","message":"2 of 2 used in 1m; try again in #"}`},
 		{"limits.consume", `{"key":"api:user:123","limit":2,"window":"1m","cost":3}`,
-			`{"allowed":false,"key":"api:user:123","name":"1m","limit":2,"remaining":0,"reset":#,"blockedBy":"1m","message":"cost 3 is more than the 2 that 1m admits; it can never fit"}`},
+			`{"allowed":false,"key":"api:user:123","name":"1m","limit":2,"remaining":0,"reset":#,"blockedBy":"1m","message":"cost 3 is more than the 2 allowed in 1m; it can never fit"}`},
 		{"limits.refund", `{"key":"api:user:123","limit":2,"window":"1m"}`,
 			`{"allowed":true,"key":"api:user:123","name":"1m","limit":2,"remaining":1,"reset":#}`},
 		{"limits.record", `{"key":"api:user:123","limit":2,"window":"1m","cost":2}`,
@@ -43,7 +43,7 @@ func TestTheWire(t *testing.T) {
 				`{"name":"1h","key":"global","algorithm":"sliding_window","limit":1000,"window":"1h","remaining":999,"reset":#,"allowed":true},` +
 				`{"name":"1h","key":"ip:ab12","algorithm":"token_bucket","limit":5,"window":"1h","remaining":6,"reset":#,"allowed":true}]}`},
 		{"limits.consume", `{"limits":[{"key":"global","limit":1000,"window":"1h"},{"key":"ip:ab12","limit":5,"window":"1h","algorithm":"token_bucket","burst":2}],"cost":7}`,
-			`{"allowed":false,"key":"ip:ab12","name":"1h","limit":5,"remaining":6,"reset":#,"retryAfter":#,"blockedBy":"1h","message":"1 of 7 tokens used, which leaves too little for cost 7; try again in #","limits":[` +
+			`{"allowed":false,"key":"ip:ab12","name":"1h","limit":5,"remaining":6,"reset":#,"retryAfter":#,"blockedBy":"1h","message":"1 of 7 tokens used, not enough left for cost 7; try again in #","limits":[` +
 				`{"name":"1h","key":"global","algorithm":"sliding_window","limit":1000,"window":"1h","remaining":999,"reset":#,"allowed":true},` +
 				`{"name":"1h","key":"ip:ab12","algorithm":"token_bucket","limit":5,"window":"1h","remaining":6,"reset":#,"allowed":false,"retryAfter":#}]}`},
 		{"limits.consume", `{"attributes":{"ip":"203.0.113.9"}}`, `{"allowed":true,"limit":0,"remaining":0,"reset":#,"limits":[]}`},

@@ -22,7 +22,7 @@ func TestServiceJobs(t *testing.T) {
 	s.limiter(t, "jobs run report").want(t, exitDone, "nothing was decided on ", "")
 	s.limiter(t, "jobs run quota-check").want(t, exitDone, "checked 0 counters, 0 past their window", "")
 	s.limiter(t, "jobs run usage-prune").want(t, exitError, "", "404 unknown_job")
-	s.limiter(t, "jobs history nobody").want(t, exitError, "", `no job is called "nobody" here`)
+	s.limiter(t, "jobs history nobody").want(t, exitError, "", `no job named "nobody" here`)
 }
 
 func TestWrongUsageOfJobs(t *testing.T) {

@@ -44,8 +44,8 @@ func TestServiceKeys(t *testing.T) {
 	verify(text).want(t, exitDenied, "not valid: inactive\n", "")
 	s.limiter(t, "keys expire "+id+" --never").want(t, exitDone, "expires never, but was revoked ", "")
 	s.limiter(t, "keys list").want(t, exitDone, "revoked", "")
-	s.limiter(t, "keys revoke AAAAAAAA").want(t, exitError, "", `no API key with the id "AAAAAAAA"`)
-	s.limiter(t, "keys revoke "+strings.TrimSpace(text)).want(t, exitUsage, "", "id is none of an API key")
+	s.limiter(t, "keys revoke AAAAAAAA").want(t, exitError, "", `no API key with id "AAAAAAAA"`)
+	s.limiter(t, "keys revoke "+strings.TrimSpace(text)).want(t, exitUsage, "", "id is not that of an API key")
 
 	s.stop()
 	if log := s.err.String(); strings.Contains(log, strings.Split(text, "_")[2]) || !strings.Contains(log, "API key revoked") {

@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAnswersSayThatTheDiskIsFull: "the store cannot be reached" would hide it. A trigger simulates the full disk.
+// TestAnswersSayThatTheDiskIsFull: "the store is unavailable" would hide it. A trigger simulates the full disk.
 func TestAnswersSayThatTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(t)

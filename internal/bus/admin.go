@@ -54,7 +54,7 @@ func decodeList(data []byte) (limits.ListRequest, error) {
 			key, counter, _ := strings.Cut(after, cursorCut)
 			_, bad := unprintable([]byte(key + strings.Replace(counter, engine.PolicyName("", ""), "", 1)))
 			if bad || len(key) > limits.MaxKeyBytes || len(counter) > 2*limits.MaxNameBytes+1 {
-				return badInput("after", "after", "after %s is neither a key nor the next of a page", quoteText([]byte(after)))
+				return badInput("after", "after", "after %s is not a valid cursor; want next from the previous page, or a key", quoteText([]byte(after)))
 			}
 			return nil
 		}),
@@ -100,7 +100,7 @@ func decodeReset(data []byte) (limits.ResetRequest, error) {
 	case req.Key == "" && !prefixed && !req.All:
 		return req, badInput("key", "key", `key is missing; give key, or prefix, or "all":true for every key`)
 	case req.Key == "" && req.Prefix == "" && !req.All:
-		return req, badInput("prefix", "prefix", `an empty prefix selects every key; say so with "all":true`)
+		return req, badInput("prefix", "prefix", `an empty prefix selects every key; confirm with "all":true`)
 	}
 	return req, nil
 }

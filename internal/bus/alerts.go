@@ -84,14 +84,14 @@ func parseAlertCursor(after string, f *alerts.AlertFilter) error {
 	at, id, ok := strings.Cut(after, alertCursorCut)
 	millis, err := strconv.ParseInt(at, 10, 64)
 	if _, bad := unprintable([]byte(id)); !ok || err != nil || bad || millis < 1 || millis > maxTime || id == "" || len(id) > limits.MaxIDBytes {
-		return badInput("after", "after", "after %s is not the next of a page", quoteText([]byte(after)))
+		return badInput("after", "after", "after %s is not a valid cursor; want next from the previous page", quoteText([]byte(after)))
 	}
 	f.Before, f.BeforeID = millis, id
 	return nil
 }
 
 func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
-	id, err := decodeAlertID(data, limits.SubjectAlertsList+" (limiter alerts list) tells which there are")
+	id, err := decodeAlertID(data, limits.SubjectAlertsList+" (limiter alerts list) lists alerts")
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time
 }
 
 func (s *Service) unsilence(ctx context.Context, data []byte) (any, error) {
-	id, err := decodeAlertID(data, limits.SubjectAlertsSilences+" (limiter alerts silences) tells which there are")
+	id, err := decodeAlertID(data, limits.SubjectAlertsSilences+" (limiter alerts silences) lists silences")
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (s *Service) testAlert(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, alertError(channel, err)
 	}
-	s.cfg.Logger.Info("test of channels asked for", "channels", channels)
+	s.cfg.Logger.Info("channel test requested", "channels", channels)
 	return limits.TestAlertReply{ID: id, Channels: channels}, nil
 }
 
@@ -252,19 +252,19 @@ func alertError(what string, err error) error {
 	switch {
 	case errors.Is(err, alerts.ErrUnknownAlert):
 		return unknown(limits.CodeUnknownAlert, "id",
-			"no alert, digest or test has the id %q; "+limits.SubjectAlertsList+" (limiter alerts list) tells which alerts there are")
+			"no alert, digest or test with id %q; "+limits.SubjectAlertsList+" (limiter alerts list) lists alerts")
 	case errors.Is(err, alerts.ErrUnknownSilence):
 		return unknown(limits.CodeUnknownSilence, "id",
-			"no silence that has not ended has the id %q; "+limits.SubjectAlertsSilences+" (limiter alerts silences) tells which there are")
+			"no active silence with id %q; "+limits.SubjectAlertsSilences+" (limiter alerts silences) lists them")
 	case errors.Is(err, alerts.ErrUnknownDelivery):
 		return unknown(limits.CodeUnknownDelivery, "id",
-			"no dead letter has the id %q; "+limits.SubjectAlertsDead+" (limiter alerts dead) tells which there are")
+			"no dead letter with id %q; "+limits.SubjectAlertsDead+" (limiter alerts dead) lists them")
 	case errors.Is(err, alerts.ErrUnknownChannel):
 		return unknown(limits.CodeUnknownChannel, "channel",
-			"no channel is called %q here; "+limits.SubjectAlertsChannels+" (limiter alerts channels) tells which there are")
+			"no channel named %q here; "+limits.SubjectAlertsChannels+" (limiter alerts channels) lists them")
 	case errors.Is(err, alerts.ErrTooManySilences):
 		return &limits.Error{Status: 409, Code: limits.CodeTooManySilences, Message: fmt.Sprintf(
-			"%d silences hold already; end some, or make one with a glob of many", limits.MaxSilences)}
+			"%d silences are already active; end some, or replace several with one that uses a glob", limits.MaxSilences)}
 	}
 	return err
 }

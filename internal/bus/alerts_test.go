@@ -327,7 +327,7 @@ func TestSilences(t *testing.T) {
 		}
 	}
 	wantPrefixes(t, nc, []struct{ subject, body, want string }{
-		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences hold already;`},
+		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":"r"}`, `{"error":{"code":"too_many_silences","message":"1000 silences are already active;`},
 	})
 }
 

@@ -107,7 +107,7 @@ func (s *Service) answer(reply string, body []byte) {
 	err := s.cfg.Conn.Publish(reply, body)
 	if errors.Is(err, nats.ErrMaxPayload) {
 		err = s.cfg.Conn.PublishMsg(s.errorMsg(reply, &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
-			"the answer has %d bytes, and NATS takes %d; ask for fewer at a time with max, or for fewer limits, whose decision stands",
+			"the answer has %d bytes, but NATS accepts at most %d; ask for fewer items with max, or for fewer limits; a decision already made stands",
 			len(body), s.cfg.Conn.MaxPayload())}))
 	}
 	s.sent(err)
@@ -118,7 +118,7 @@ func (s *Service) answer(reply string, body []byte) {
 func (s *Service) noteStoreFailure(subject string, err error) {
 	log, known := s.failures.Load(subject)
 	if !known {
-		log, _ = s.failures.LoadOrStore(subject, outage.New(s.cfg.Logger, slog.LevelWarn, "the store fails requests", "the store answers "+subject+" again"))
+		log, _ = s.failures.LoadOrStore(subject, outage.New(s.cfg.Logger, slog.LevelWarn, "requests to the store are failing", "the store answers "+subject+" again"))
 	}
 	log.(*outage.Log).Tried(err, "endpoint", subject)
 }
@@ -144,14 +144,14 @@ func (s *Service) sent(err error) {
 		return
 	}
 	if n := s.lostAnswers.Add(1); n%1000 == 1 {
-		s.cfg.Logger.Warn("publish reply", "error", err, "lost", n)
+		s.cfg.Logger.Warn("cannot publish an answer", "error", err, "lost", n)
 	}
 }
 
 // ignore drops a request that cannot be answered. The first is logged, and then every 1000th.
 func (s *Service) ignore(m micro.Request) {
 	if n := s.unanswerable.Add(1); n%1000 == 1 {
-		s.cfg.Logger.Warn("a request has no reply subject, or one that is not answered", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
+		s.cfg.Logger.Warn("ignored a request whose reply subject is missing or not allowed", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
 	}
 }
 

@@ -231,7 +231,7 @@ func (p *parser) readAttributes() error {
 	return p.object(func(name []byte) error {
 		n := string(name)
 		if _, bad := unprintable(name); bad || n == "" || len(n) > limits.MaxNameBytes {
-			return p.bad("attributes", "the name %s of an attribute must be 1 to %d bytes of printable UTF-8",
+			return p.bad("attributes", "attribute name %s must be 1 to %d bytes of printable UTF-8",
 				quoteText(name), limits.MaxNameBytes)
 		}
 		if len(p.attributes) == limits.MaxAttributes {
@@ -298,7 +298,7 @@ func (p *parser) resolve(req *engine.Request) error {
 	} else if b == "" {
 		b = policy
 	}
-	return mixedForms(b, "%s and %s are of different forms; give key, limit and window, or limits, or policy and attributes", a, b)
+	return mixedForms(b, "%s and %s cannot be combined; give key, limit and window, or limits, or policy and attributes", a, b)
 }
 
 func (p *parser) resolveItems(req *engine.Request) error {
@@ -313,7 +313,7 @@ func (p *parser) resolveItems(req *engine.Request) error {
 		for j := range i {
 			if req.Limits[j].CounterID == id {
 				return &limits.Error{Status: 400, Code: "duplicate_limit", Field: fmt.Sprintf("limits[%d]", i),
-					Message: fmt.Sprintf("limits[%d] and limits[%d] both have key %q and name %q; give one another name",
+					Message: fmt.Sprintf("limits[%d] and limits[%d] both have key %q and name %q; give one of them a different name",
 						j, i, short(id.Key), id.Name)}
 			}
 		}

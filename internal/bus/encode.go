@@ -144,7 +144,7 @@ func appendString(b []byte, s string) []byte {
 // appendMessage puts a denial into words: "100 of 100 used in 1m; try again in 23s".
 func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Result, cost int64) []byte {
 	if deniedWithoutStore(d, s) {
-		return appendDuration(append(b, "the store cannot be used; try again in "...), s.RetryAfter)
+		return appendDuration(append(b, "the store is unavailable; try again in "...), s.RetryAfter)
 	}
 	if s == nil {
 		return append(b, "denied"...)
@@ -164,7 +164,7 @@ func appendMessage(b []byte, verb engine.Verb, d *engine.Decision, s *engine.Res
 	case verb == engine.Record:
 		return append(b, "; recorded past the limit"...)
 	case s.Remaining > 0:
-		b = append(b, ", which leaves too little for cost "...)
+		b = append(b, ", not enough left for cost "...)
 		b = strconv.AppendInt(b, cost, 10)
 	}
 	if s.RetryAfter == 0 {
@@ -181,11 +181,11 @@ func appendNeverFits(b []byte, s *engine.Result, cost, capacity int64) []byte {
 	b = strconv.AppendInt(b, capacity, 10)
 	switch {
 	case s.Algorithm == engine.TokenBucket:
-		b = append(b, " tokens that the bucket holds"...)
+		b = append(b, " tokens the bucket holds"...)
 	case isCalendar(s.Window):
-		b = append(appendPeriod(append(b, " that "...), s.Window), " admits"...)
+		b = appendPeriod(append(b, " allowed in "...), s.Window)
 	default:
-		b = append(append(append(b, " that "...), s.Window...), " admits"...)
+		b = append(append(b, " allowed in "...), s.Window...)
 	}
 	return append(b, "; it can never fit"...)
 }

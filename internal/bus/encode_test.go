@@ -134,16 +134,16 @@ func TestMessages(t *testing.T) {
 		want     string
 	}{
 		{engine.Consume, 1, false, r("1m", engine.SlidingWindow, 100, 0, 100, 0, 23000), "100 of 100 used in 1m; try again in 23s"},
-		{engine.Consume, 5, false, r("1m", engine.SlidingWindow, 100, 0, 98, 2, 600), "98 of 100 used in 1m, which leaves too little for cost 5; try again in 600ms"},
-		{engine.Check, 200, false, r("1m", engine.SlidingWindow, 100, 0, 0, 100, 0), "cost 200 is more than the 100 that 1m admits; it can never fit"},
-		{engine.Check, 200, false, r("hour", engine.FixedWindow, 100, 0, 0, 100, 0), "cost 200 is more than the 100 that an hour admits; it can never fit"},
-		{engine.Check, 200, false, r("day", engine.FixedWindow, 100, 0, 0, 100, 0), "cost 200 is more than the 100 that a day admits; it can never fit"},
-		{engine.Check, 200, false, r("1s", engine.TokenBucket, 100, 20, 0, 120, 0), "cost 200 is more than the 120 tokens that the bucket holds; it can never fit"},
+		{engine.Consume, 5, false, r("1m", engine.SlidingWindow, 100, 0, 98, 2, 600), "98 of 100 used in 1m, not enough left for cost 5; try again in 600ms"},
+		{engine.Check, 200, false, r("1m", engine.SlidingWindow, 100, 0, 0, 100, 0), "cost 200 is more than the 100 allowed in 1m; it can never fit"},
+		{engine.Check, 200, false, r("hour", engine.FixedWindow, 100, 0, 0, 100, 0), "cost 200 is more than the 100 allowed in an hour; it can never fit"},
+		{engine.Check, 200, false, r("day", engine.FixedWindow, 100, 0, 0, 100, 0), "cost 200 is more than the 100 allowed in a day; it can never fit"},
+		{engine.Check, 200, false, r("1s", engine.TokenBucket, 100, 20, 0, 120, 0), "cost 200 is more than the 120 tokens the bucket holds; it can never fit"},
 		{engine.Consume, 1, false, r("1s", engine.TokenBucket, 100, 20, 120, 0, 10), "120 of 120 tokens used; try again in 10ms"},
 		{engine.Consume, 1, false, r("day", engine.FixedWindow, 50, 0, 50, 0, 8*3600_000), "50 of 50 used today; try again in 8h"},
 		{engine.Consume, 1, false, r("minute", engine.FixedWindow, 5, 0, 5, 0, 36_001), "5 of 5 used this minute; try again in 37s"},
 		{engine.Record, 10, false, r("1m", engine.SlidingWindow, 5, 0, 14, 0, 0), "14 of 5 used in 1m; recorded past the limit"},
-		{engine.Consume, 1, true, r("1m", engine.SlidingWindow, 5, 0, 0, 0, 1000), "the store cannot be used; try again in 1s"},
+		{engine.Consume, 1, true, r("1m", engine.SlidingWindow, 5, 0, 0, 0, 1000), "the store is unavailable; try again in 1s"},
 		{engine.Consume, 1, false, fromFirstUse(r("month", engine.FixedWindow, 5, 0, 5, 0, 1000)), "5 of 5 used in a month; try again in 1s"},
 		{engine.Consume, 1, false, fromFirstUse(r("1h", engine.FixedWindow, 5, 0, 5, 0, 1000)), "5 of 5 used in 1h; try again in 1s"},
 	} {

@@ -26,7 +26,7 @@ func wireError(err error, advice func(error) string) *limits.Error {
 	case errors.As(err, &fe):
 		return &limits.Error{Status: 400, Code: "invalid_" + fe.Field, Field: fe.Field, Message: fe.Message}
 	case errors.Is(err, engine.ErrCorrupt): // its text has only keys and a few bytes, so it may be shown
-		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: fmt.Sprintf("%v; reset begins a counter anew: limiter reset KEY", err)}
+		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: fmt.Sprintf("%v; reset the counter to start over: limiter reset KEY", err)}
 	case errors.Is(err, engine.ErrOverloaded):
 		return &limits.Error{Status: 503, Code: limits.CodeOverloaded, Message: "the worker has too many requests waiting; try again soon"}
 	case errors.Is(err, engine.ErrIDConflict): // its text names the id
@@ -37,7 +37,7 @@ func wireError(err error, advice func(error) string) *limits.Error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the store did not answer in time; try again soon"}
 	default:
-		what := "the store cannot be reached; try again soon"
+		what := "the store is unavailable; try again soon"
 		if advice != nil {
 			what = cmp.Or(advice(err), what)
 		}

@@ -26,7 +26,7 @@ func CheckSource(source string) error {
 	case err != nil || source == "" || strings.ContainsFunc(source, notInURI):
 		return fmt.Errorf("source %q is not a URI; want one such as https://limits.example.com", source)
 	case (u.Scheme == "http" || u.Scheme == "https") && (u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != ""):
-		return fmt.Errorf("source %q cannot have schemas below it; want a host, and no query or fragment, as in https://limits.example.com", source)
+		return fmt.Errorf("source %q cannot be the base of schema URLs; want a host, and no query or fragment, as in https://limits.example.com", source)
 	}
 	return nil
 }

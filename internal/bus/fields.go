@@ -75,7 +75,7 @@ func period(name string, to *time.Duration) field {
 	return parsed(name, func(s string) error {
 		w, err := engine.ParseWindow(s)
 		if err != nil || w.Period != 0 {
-			return badInput(name, name, "%s %s is no duration of 100ms to 366d; want one such as 30m, 1h or 7d", name, quoteText([]byte(s)))
+			return badInput(name, name, "%s %s is not a duration from 100ms to 366d; want one such as 30m, 1h or 7d", name, quoteText([]byte(s)))
 		}
 		*to = time.Duration(w.Millis) * time.Millisecond
 		return nil

@@ -108,7 +108,7 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 // maxWrites bounds the answers that wait for nats.go to write them. More are lost.
 const maxWrites = 4096
 
-var errTooManyWrites = errors.New("too many answers wait to be written")
+var errTooManyWrites = errors.New("too many answers are waiting to be written")
 
 // writeAside runs answer on a goroutine of its own. The goroutine that reads the connection must
 // not wait for nats.go to write.

@@ -51,7 +51,7 @@ func (s *Service) runJob(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, jobError(name, err)
 	}
-	s.cfg.Logger.Info("job run by request", "job", name, "outcome", run.Outcome)
+	s.cfg.Logger.Info("job run on request", "job", name, "outcome", run.Outcome)
 	return limits.RunJobReply{Run: wireRun(&run)}, nil
 }
 
@@ -74,7 +74,7 @@ func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
 func decodeRunJob(data []byte) (job string, err error) {
 	err = readFields(data, text("job", &job, 1, limits.MaxNameBytes))
 	if err == nil && job == "" {
-		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" (limiter jobs list) tells which there are")
+		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" (limiter jobs list) lists jobs")
 	}
 	return job, err
 }
@@ -89,10 +89,10 @@ func jobError(name string, err error) error {
 	switch {
 	case errors.Is(err, jobs.ErrUnknown):
 		return &limits.Error{Status: 404, Code: limits.CodeUnknownJob, Field: "job",
-			Message: fmt.Sprintf("no job is called %q here; "+limits.SubjectJobsList+" (limiter jobs list) tells which there are", name)}
+			Message: fmt.Sprintf("no job named %q here; "+limits.SubjectJobsList+" (limiter jobs list) lists them", name)}
 	case errors.Is(err, jobs.ErrBusy):
 		return &limits.Error{Status: 409, Code: limits.CodeJobRunning, Field: "job",
-			Message: fmt.Sprintf("a run of %s has not ended; "+limits.SubjectJobsHistory+" (limiter jobs history) tells where it runs", name)}
+			Message: fmt.Sprintf("job %s is already running; "+limits.SubjectJobsHistory+" (limiter jobs history) shows where", name)}
 	case errors.Is(err, jobs.ErrStopped):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
 	}

@@ -44,7 +44,7 @@ func TestJobs(t *testing.T) {
 		{limits.SubjectJobsRun, `{"job":"quick","max":1}`, bad("unknown_field", "max")},
 		{limits.SubjectJobsRun, `{"job":"quick","job":"bad"}`, `{"error":`},
 		{limits.SubjectJobsHistory, `{"job":"other"}`, bad("unknown_job", "job") +
-			`"message":"no job is called \"other\" here; limits.admin.jobs.list (limiter jobs list) tells which there are"`},
+			`"message":"no job named \"other\" here; limits.admin.jobs.list (limiter jobs list) lists them"`},
 		{limits.SubjectJobsHistory, `{"max":501}`, bad("invalid_max", "max")},
 		{limits.SubjectJobsHistory, `{"max":0}`, bad("invalid_max", "max")},
 		{limits.SubjectJobsHistory, `{"max":1,"job":"bad"}`, `{"runs":[{"job":"bad","scheduled":`},

@@ -53,19 +53,19 @@ func (s *Service) decodeCreateKey(data []byte) (k keys.Key, err error) {
 
 func (s *Service) checkCreateKey(k *keys.Key) error {
 	if k.User == "" {
-		return badInput("user", "user", "user is missing; say whose requests the key makes")
+		return badInput("user", "user", "user is missing; want the user whose requests the key makes")
 	}
 	if len(k.Attributes) > limits.MaxKeyAttributes {
-		return badInput("attributes", "attributes", "the key has %d attributes; at most %d are taken",
+		return badInput("attributes", "attributes", "the key has %d attributes; at most %d are allowed",
 			len(k.Attributes), limits.MaxKeyAttributes)
 	}
 	for _, name := range []string{attributeUser, attributeKey, attributeTier} {
 		if _, given := k.Attributes[name]; given {
-			return badInput("attributes", "attributes."+name, "attribute %s is given by the key itself; leave it out", name)
+			return badInput("attributes", "attributes."+name, "attribute %s is set from the key itself; leave it out", name)
 		}
 	}
 	if now := s.now().UnixMilli(); k.ExpiresAt != 0 && k.ExpiresAt <= now {
-		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); it is in Unix milliseconds",
+		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); want Unix milliseconds",
 			k.ExpiresAt, now)
 	}
 	return nil
@@ -115,13 +115,13 @@ func (s *Service) expireKey(ctx context.Context, data []byte) (any, error) {
 		return nil, err
 	}
 	k, err := s.cfg.Keys.Expire(ctx, id, at)
-	return s.keyChanged("API key expires", id, k, err)
+	return s.keyChanged("API key expiry set", id, k, err)
 }
 
 func (s *Service) keyChanged(what, id string, k keys.Key, err error) (any, error) {
 	if errors.Is(err, keys.ErrUnknown) {
 		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownKey, Field: "id",
-			Message: fmt.Sprintf("there is no API key with the id %q; "+limits.SubjectKeysList+" (limiter keys list) lists them", id)}
+			Message: fmt.Sprintf("no API key with id %q; "+limits.SubjectKeysList+" (limiter keys list) lists them", id)}
 	}
 	if err != nil {
 		return nil, err
@@ -141,9 +141,9 @@ func decodeKeyID(data []byte, more ...field) (id string, err error) {
 	case err != nil:
 		return "", err
 	case id == "":
-		return "", badInput("id", "id", "id is missing; want the 8 letters and digits behind the key's prefix")
+		return "", badInput("id", "id", "id is missing; want the 8 letters and digits after the key's prefix")
 	case !keys.IsID(id):
-		return "", badInput("id", "id", "id is none of an API key; want the 8 letters and digits behind the key's prefix")
+		return "", badInput("id", "id", "id is not that of an API key; want the 8 letters and digits after the key's prefix")
 	}
 	return id, nil
 }

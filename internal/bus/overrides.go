@@ -24,7 +24,7 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	err = s.cfg.Overrides.Put(ctx, o)
 	if errors.Is(err, overrides.ErrFull) {
 		return nil, &limits.Error{Status: 409, Code: limits.CodeTooManyOverrides, Field: "subject", Message: "there are too " +
-			"many overrides, or globs for this limit; delete some that have expired, or give a tier to those it is for"}
+			"many overrides, or too many globs for this limit; delete expired ones, or give those subjects a tier instead"}
 	}
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *Service) knownOverride(o *overrides.Override) error {
 	case errors.Is(err, policy.ErrUnknownLimit):
 		return &limits.Error{Status: 404, Code: limits.CodeUnknownLimit, Field: "name", Message: err.Error()}
 	case errors.As(err, &field):
-		return badInput(field.Field, field.Field, "limit %s of policy %s cannot be changed so: %s", o.Name, o.Policy, field.Message)
+		return badInput(field.Field, field.Field, "limit %s of policy %s cannot be changed this way: %s", o.Name, o.Policy, field.Message)
 	}
 	return err
 }
@@ -132,9 +132,9 @@ func checkOverride(o *overrides.Override) error {
 	case !o.Unlimited && !changes:
 		return badInput("limit", "limit", "the override changes nothing; give limit, window, burst, or unlimited")
 	case o.Reason == "":
-		return badInput("reason", "reason", "reason is missing; say why, for who finds the override later")
+		return badInput("reason", "reason", "reason is missing; say why, for whoever finds the override later")
 	case !o.Live(o.SetAt):
-		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); it is in Unix milliseconds",
+		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); want Unix milliseconds",
 			o.ExpiresAt, o.SetAt)
 	}
 	return nil
@@ -195,7 +195,7 @@ func parseOverrideCursor(after string) (id overrides.ID, err error) {
 	}
 	parts := strings.Split(after, cursorCut)
 	if _, bad := unprintable([]byte(strings.Join(parts, ""))); bad || len(parts) != 3 || len(after) > 2*limits.MaxKeyBytes {
-		return id, badInput("after", "after", "after %s is not the next of a page", fmt.Sprintf("%.64q", after))
+		return id, badInput("after", "after", "after %s is not a valid cursor; want next from the previous page", fmt.Sprintf("%.64q", after))
 	}
 	return overrides.ID{Policy: parts[0], Name: parts[1], Subject: parts[2]}, nil
 }

@@ -25,7 +25,7 @@ type Policies interface {
 // answer that it got before.
 func (p *parser) resolvePolicy(req *engine.Request) error {
 	if p.given&(givenPolicy|givenAttributes) == 0 {
-		return badInput("tier", "tier", "tier needs policy or attributes beside it")
+		return badInput("tier", "tier", "tier needs policy or attributes as well")
 	}
 	q := policy.Question{Policy: p.policy, Tier: p.tier, Attributes: p.attributes, Now: time.Now(), Overrides: p.overrides}
 	if p.policies == nil {
@@ -57,10 +57,10 @@ func policyError(q *policy.Question, err error) error {
 	case errors.As(err, &ae):
 		return badInput("attributes", "attributes."+ae.Attribute, "%s", ae.Error())
 	case errors.Is(err, policy.ErrUnknownPolicy):
-		return unknownPolicy(q.Policy, limits.SubjectPolicies+" lists those there are")
+		return unknownPolicy(q.Policy, limits.SubjectPolicies+" lists them")
 	case errors.Is(err, policy.ErrTooManyLimits):
 		return &limits.Error{Status: 413, Code: limits.CodeTooManyLimits, Field: "attributes",
-			Message: err.Error() + "; put policies that exclude each other into a group"}
+			Message: err.Error() + "; put mutually exclusive policies into a group"}
 	default:
 		return err
 	}
@@ -68,7 +68,7 @@ func policyError(q *policy.Question, err error) error {
 
 func unknownPolicy(name, wayOut string) error {
 	return &limits.Error{Status: 404, Code: limits.CodeUnknownPolicy, Field: "policy",
-		Message: fmt.Sprintf("there is no policy %q; %s", name, wayOut)}
+		Message: fmt.Sprintf("unknown policy %q; %s", name, wayOut)}
 }
 
 // policies answers admin.policies with the policies of this worker and the state of their file.
@@ -91,7 +91,7 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	if req.After != "" {
 		from = 1 + slices.IndexFunc(all, func(p policy.Policy) bool { return p.Name == req.After })
 		if from == 0 {
-			return nil, badInput("after", "after", "after %s is not the next of a page, or is no policy any more; begin again without it", quoteText([]byte(req.After)))
+			return nil, badInput("after", "after", "after %s is not a valid cursor, or its policy no longer exists; start again without it", quoteText([]byte(req.After)))
 		}
 	}
 	for i, listed := from, 0; i < len(all) && i < from+req.Max && listed < maxPageLimits; i++ {

@@ -175,7 +175,7 @@ func TestPolicyErrors(t *testing.T) {
 	t.Parallel()
 	nc := withPolicies(t)
 	for body, want := range map[string]string{
-		`{"policy":"generation"}`: `404 {"error":{"code":"unknown_policy","field":"policy","message":"there is no policy \"generation\"; limits.admin.policies lists those there are"}}`,
+		`{"policy":"generation"}`: `404 {"error":{"code":"unknown_policy","field":"policy","message":"unknown policy \"generation\"; limits.admin.policies lists them"}}`,
 		`{"policy":"other"}`: `400 {"error":{"code":"invalid_attributes","field":"attributes.user","message":` +
 			`"attribute user is missing or empty; the key of the limit needs it (policy other, limit minute)"}}`,
 	} {

@@ -37,7 +37,7 @@ func isBlank(data []byte) bool { return len(bytes.TrimLeft(data, " \t\r\n")) == 
 func (r *reader) document(data []byte, member func(name []byte) error) error {
 	if len(data) > limits.MaxRequestBytes {
 		return &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
-			"the request has %d bytes; at most %d are taken", len(data), limits.MaxRequestBytes)}
+			"the request has %d bytes; at most %d are allowed", len(data), limits.MaxRequestBytes)}
 	}
 	if isBlank(data) {
 		return badInput("json", "", "the request is empty; want a JSON object")
@@ -57,7 +57,7 @@ func (r *reader) document(data []byte, member func(name []byte) error) error {
 		return err
 	}
 	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return badInput("json", "", "more follows the JSON object; want one object")
+		return badInput("json", "", "unexpected data after the JSON object; want one object")
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (r *reader) object(member func(name []byte) error) error {
 		default:
 			_, err := r.dec.ReadToken()
 			if err == nil {
-				err = errors.New("want a name")
+				err = errors.New("want a field name")
 			}
 			return r.syntax(err)
 		}
@@ -132,7 +132,7 @@ func (r *reader) printable(field string, min, max int) ([]byte, error) {
 		return nil, r.bad(field, "%s has %d bytes; want %d to %d", field, len(s), min, max)
 	}
 	if c, ok := unprintable(s); ok {
-		return nil, r.bad(field, "%s %s holds the unprintable character %U; want printable UTF-8", field, quoteText(s), c)
+		return nil, r.bad(field, "%s %s contains the unprintable character %U; want printable UTF-8", field, quoteText(s), c)
 	}
 	return s, nil
 }

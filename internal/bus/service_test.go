@@ -90,10 +90,10 @@ func TestEngineErrors(t *testing.T) {
 	}{
 		{engine.ErrOverloaded, "503", `{"error":{"code":"overloaded","message":"the worker has too many requests waiting; try again soon"}}`},
 		{engine.ErrClosed, "503", `{"error":{"code":"unavailable","message":"the worker is stopping; try again"}}`},
-		{fmt.Errorf("%w: secret host", engine.ErrUnavailable), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
+		{fmt.Errorf("%w: secret host", engine.ErrUnavailable), "503", `{"error":{"code":"unavailable","message":"the store is unavailable; try again soon"}}`},
 		{fmt.Errorf("id %q: %w", "job-17", engine.ErrIDConflict), "409", `{"error":{"code":"id_conflict","field":"id","message":"id \"job-17\": the id was used with another request in the last 10 minutes; use a new id for each request"}}`},
 		{&engine.FieldError{Field: "burst", Message: "bad"}, "400", `{"error":{"code":"invalid_burst","field":"burst","message":"bad"}}`},
-		{errors.New("secret"), "503", `{"error":{"code":"unavailable","message":"the store cannot be reached; try again soon"}}`},
+		{errors.New("secret"), "503", `{"error":{"code":"unavailable","message":"the store is unavailable; try again soon"}}`},
 		{fmt.Errorf("%w: %w", engine.ErrUnavailable, errFull), "503", `{"error":{"code":"unavailable","message":"the disk is full"}}`},
 	} {
 		for _, submitFails = range []bool{false, true} {
@@ -124,15 +124,15 @@ func TestStatusListReset(t *testing.T) {
 		{limits.SubjectList, ``, `{"counters":[{"key":"a",` + counter + `],"next":"a\n1m"}`},
 		{limits.SubjectList, `{"max":0}`, bad("invalid_max", "max", "max 0 is out of range; want 1 to 1000")},
 		{limits.SubjectList, `{"max":1001}`, bad("invalid_max", "max", "max 1001 is out of range; want 1 to 1000")},
-		{limits.SubjectList, `{"after":"a\tb"}`, bad("invalid_after", "after", `after "a\tb" is neither a key nor the next of a page`)},
+		{limits.SubjectList, `{"after":"a\tb"}`, bad("invalid_after", "after", `after "a\tb" is not a valid cursor; want next from the previous page, or a key`)},
 		{limits.SubjectReset, `{"key":"a"}`, `{"reset":3}`},
 		{limits.SubjectReset, `{"prefix":"a:","dryRun":true}`, `{"reset":3}`},
 		{limits.SubjectReset, `{"prefix":"","all":true}`, `{"reset":3}`},
 		{limits.SubjectReset, `{"all":true}`, `{"reset":3}`},
 		{limits.SubjectReset, " \n", bad("invalid_key", "key", `key is missing; give key, or prefix, or "all":true for every key`)},
 		{limits.SubjectReset, `{}`, bad("invalid_key", "key", `key is missing; give key, or prefix, or "all":true for every key`)},
-		{limits.SubjectReset, `{"prefix":""}`, bad("invalid_prefix", "prefix", `an empty prefix selects every key; say so with "all":true`)},
-		{limits.SubjectReset, `{"prefix":"","all":false}`, bad("invalid_prefix", "prefix", `an empty prefix selects every key; say so with "all":true`)},
+		{limits.SubjectReset, `{"prefix":""}`, bad("invalid_prefix", "prefix", `an empty prefix selects every key; confirm with "all":true`)},
+		{limits.SubjectReset, `{"prefix":"","all":false}`, bad("invalid_prefix", "prefix", `an empty prefix selects every key; confirm with "all":true`)},
 		{limits.SubjectReset, `{"key":"a","prefix":"b"}`, bad("mixed_forms", "key", "key selects one key, prefix and all select many; give one of them")},
 		{limits.SubjectReset, `{"prefix":"a","all":true}`, bad("mixed_forms", "all", "all selects every key and prefix only some; give one of them")},
 		{limits.SubjectReset, `{"key":"a","dryRun":1}`, bad("invalid_dryRun", "dryRun", "dryRun must be true or false; got 1")},
@@ -323,7 +323,7 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 		t.Errorf("%d ignored", n)
 	}
 	text := log.String()
-	if strings.Count(text, "not answered") != 2 || !strings.Contains(text, " ignored=1\n") || !strings.Contains(text, " ignored=1001\n") ||
+	if strings.Count(text, "reply subject is missing or not allowed") != 2 || !strings.Contains(text, " ignored=1\n") || !strings.Contains(text, " ignored=1001\n") ||
 		!strings.Contains(text, " subject="+limits.SubjectConsume+" reply=alerts.mine ") {
 		t.Error(text)
 	}

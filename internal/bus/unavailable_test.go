@@ -42,7 +42,7 @@ func TestAStoreThatAnswersReadsAgain(t *testing.T) {
 	ask(t, nc, limits.SubjectStatus, `{"key":"a"}`)
 	e.err = nil
 	ask(t, nc, limits.SubjectStatus, `{"key":"a"}`)
-	for _, want := range []string{"the store fails requests", "the store answers limits.status again"} {
+	for _, want := range []string{"requests to the store are failing", "the store answers limits.status again"} {
 		select {
 		case got := <-said:
 			if !strings.Contains(got, want) {

@@ -41,7 +41,7 @@ func (s *Service) usageLogHandler() micro.HandlerFunc {
 			}
 			s.cfg.UsageLog.Malformed()
 			if n := ignored.due(); n > 0 {
-				s.cfg.Logger.Warn("ignore lines for the request log", "error", err, "lines", n)
+				s.cfg.Logger.Warn("ignored invalid lines for the request log", "error", err, "lines", n)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ type span struct {
 func (p *span) resolve(now time.Time, defaultPeriod time.Duration) (since, until int64, err error) {
 	switch {
 	case p.period != 0 && p.since+p.until != 0:
-		return 0, 0, mixedForms("period", "period counts back from now, and since and until name moments; give one of them")
+		return 0, 0, mixedForms("period", "period counts back from now, but since and until are fixed times; give one or the other")
 	case p.since == 0 && p.until != 0:
 		return 0, 0, badInput("since", "since", "since is missing; until needs it")
 	}

@@ -218,7 +218,7 @@ func TestManyLinesInOneMessage(t *testing.T) {
 	if n := len(f.logged) + len(f.malformed); n > 0 {
 		t.Errorf("%d more", n)
 	}
-	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), `level=WARN msg="ignore lines for the request log" error="key is empty`) {
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), `level=WARN msg="ignored invalid lines for the request log" error="key is empty`) {
 		t.Errorf("log: %s", log)
 	}
 }
