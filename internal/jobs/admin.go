@@ -44,7 +44,7 @@ func (r *Runner) History(ctx context.Context, f Filter) ([]Run, error) {
 	}
 	runs, err := r.cfg.Store.Runs(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("read the history of jobs: %w", err)
+		return nil, fmt.Errorf("read job history: %w", err)
 	}
 	return runs, nil
 }

@@ -184,7 +184,7 @@ func TestAnEndIsKeptWithPatience(t *testing.T) {
 				s.fails.Store(1000) // for longer than there is time for
 				time.Sleep(time.Minute + 30*time.Second)
 				synctest.Wait()
-				if !n.logged("the end of a job could not be kept; it will count as lost") {
+				if !n.logged("job outcome could not be stored, so the run will count as lost") {
 					t.Errorf("log: %q", n.all())
 				}
 				if tries := 1000 - s.fails.Load(); tries != 3 { // in 20 s; the lease has 30 s more than the run
@@ -214,7 +214,7 @@ func TestAnEndThatCameTooLateIsTold(t *testing.T) {
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		equal(t, "history", history(t, s, "j")[:1], []string{"00:00:00 lost"})
-		if !n.logged("the job was taken for lost before it ended job=j outcome=done") {
+		if !n.logged("job was marked as lost before it ended job=j outcome=done") {
 			t.Errorf("log: %q", n.all())
 		}
 	})

@@ -113,7 +113,7 @@ type Observer interface {
 
 // The errors of [Runner.RunNow] that callers distinguish.
 var (
-	ErrUnknown = errors.New("there is no such job")
-	ErrBusy    = errors.New("a run of the job has not ended")
+	ErrUnknown = errors.New("unknown job")
+	ErrBusy    = errors.New("the job is already running")
 	ErrStopped = errors.New("this replica is stopping")
 )

@@ -39,9 +39,9 @@ func (r *Runner) runAt(j *job, at time.Time, repeated bool) error {
 	case Running:
 		r.run(j, at.UnixMilli(), func(Run) {})
 	case Skipped:
-		r.cfg.Logger.Warn("job skipped: the run before has not ended", "job", j.Name, "scheduled", at)
+		r.cfg.Logger.Warn("job skipped: the previous run has not ended", "job", j.Name, "scheduled", at)
 	default:
-		r.cfg.Logger.Debug("job is another replica's", "job", j.Name, "scheduled", at)
+		r.cfg.Logger.Debug("job was claimed by another replica", "job", j.Name, "scheduled", at)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (r *Runner) claim(j *job, at time.Time, ifIdle bool) (Claimed, error) {
 		return c, err
 	}
 	for _, lost := range c.Lost {
-		r.cfg.Logger.Error("job was lost: its replica died, or could not say how it ended", "job", lost)
+		r.cfg.Logger.Error("job lost: its replica died, or could not store the outcome", "job", lost)
 		r.cfg.Observer.JobMissed(lost, string(Lost))
 	}
 	if c.Outcome == Skipped {
@@ -132,7 +132,7 @@ func wait(ctx context.Context, returned <-chan result) (got result, ok bool) {
 	case got = <-returned:
 		return got, true
 	case <-t.C:
-		return result{err: errors.New("it does not return, though its context ended")}, false
+		return result{err: errors.New("the job did not return after its context ended")}, false
 	}
 }
 
@@ -183,9 +183,9 @@ func (r *Runner) finish(run *Run, began time.Time) {
 	}
 	switch {
 	case err != nil:
-		r.cfg.Logger.Warn("the end of a job could not be kept; it will count as lost", "job", run.Job, "outcome", run.Outcome, "error", err)
+		r.cfg.Logger.Warn("job outcome could not be stored, so the run will count as lost", "job", run.Job, "outcome", run.Outcome, "error", err)
 	case !found:
-		r.cfg.Logger.Warn("the job was taken for lost before it ended", "job", run.Job, "outcome", run.Outcome)
+		r.cfg.Logger.Warn("job was marked as lost before it ended", "job", run.Job, "outcome", run.Outcome)
 	}
 	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), run.Outcome == Done, now.Sub(began), now)
 }

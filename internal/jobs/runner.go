@@ -121,13 +121,13 @@ func (noObserver) JobEnded(string, string, bool, time.Duration, time.Time) {}
 func (r *Runner) add(j Job) error {
 	switch {
 	case j.Name == "":
-		return errors.New("its Name is missing")
+		return errors.New("Name is missing")
 	case r.byName[j.Name] != nil:
-		return errors.New("there are two of this name")
+		return errors.New("duplicate name")
 	case j.Run == nil:
-		return errors.New("its Run is missing")
+		return errors.New("Run is missing")
 	case j.Timeout < 0 || j.Jitter < 0:
-		return errors.New("its timeout or jitter is below 0")
+		return errors.New("timeout and jitter must not be negative")
 	case j.Timeout == 0:
 		j.Timeout = defaultTimeout
 	}
@@ -200,7 +200,7 @@ func (r *Runner) follow(j *job) {
 		}
 		if err := r.runAt(j, at, repeated); err != nil {
 			if !failing && r.ctx.Err() == nil {
-				r.cfg.Logger.Warn("job could not be claimed; it is tried again until it is", "job", j.Name, "scheduled", at, "error", err)
+				r.cfg.Logger.Warn("job could not be claimed, will retry", "job", j.Name, "scheduled", at, "error", err)
 			}
 			failing, ok = true, r.sleep(storeRetryDelay)
 			continue
@@ -224,7 +224,7 @@ func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
 			return time.UnixMilli(run.Scheduled), true
 		}
 		if r.ctx.Err() == nil && !failing {
-			r.cfg.Logger.Warn("job waits for the store", "job", j.Name, "error", err)
+			r.cfg.Logger.Warn("job is waiting for the store", "job", j.Name, "error", err)
 		}
 		if !r.sleep(storeRetryDelay) {
 			return last, false

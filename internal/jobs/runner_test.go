@@ -151,7 +151,7 @@ func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 			}
 			return times
 		}
-		if a, b := told("job waits for the store"), told("job could not be claimed"); a != 1 || b != 1 {
+		if a, b := told("job is waiting for the store"), told("job could not be claimed"); a != 1 || b != 1 {
 			t.Errorf("told of the first outage %d times and of the second %d times, want once: %q", a, b, n.all())
 		}
 		if got := len(history(t, s, "j")); got < 2 {
@@ -201,7 +201,7 @@ func TestTimeout(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		// Runs do not overlap on one replica, and times that passed meanwhile are made up for by one run.
-		equal(t, "stuck", history(t, s, "stuck"), []string{"00:00:00 timeout : it does not return, though its context ended"})
+		equal(t, "stuck", history(t, s, "stuck"), []string{"00:00:00 timeout : the job did not return after its context ended"})
 		close(stuck)
 		synctest.Wait()
 		equal(t, "stuck", history(t, s, "stuck")[1:], []string{"00:03:00 done"})
@@ -267,7 +267,7 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 		synctest.Wait()
 		equal(t, "history", history(t, s, "j"), []string{"00:00:00 lost", "00:01:00 skipped", "00:02:00 done alive"})
 		equal(t, "observed", n.ended(), []string{"j skipped", "j lost", "j done 0s"})
-		if !n.logged("job skipped: the run before has not ended job=j") {
+		if !n.logged("job skipped: the previous run has not ended job=j") {
 			t.Errorf("log: %q", n.all())
 		}
 	})
@@ -289,7 +289,7 @@ func TestADeadReplicaIsSeenSoon(t *testing.T) {
 		if ended := n.ended(); !slices.Contains(ended, "daily lost") {
 			t.Errorf("observed %q", ended)
 		}
-		if !n.logged("job was lost: its replica died, or could not say how it ended job=daily") {
+		if !n.logged("job lost: its replica died, or could not store the outcome job=daily") {
 			t.Errorf("log: %q", n.all())
 		}
 	})
@@ -426,16 +426,16 @@ func TestConfigsThatAreRefused(t *testing.T) {
 	run := func(context.Context) (string, error) { return "", nil }
 	good := jobs.Job{Name: "j", Run: run}
 	for word, change := range map[string]func(c *jobs.Config){
-		"Store":    func(c *jobs.Config) { c.Store = nil },
-		"Logger":   func(c *jobs.Config) { c.Logger = nil },
-		"Replica":  func(c *jobs.Config) { c.Replica = "" },
-		"Name is":  func(c *jobs.Config) { c.Jobs[0].Name = "" },
-		"Run is":   func(c *jobs.Config) { c.Jobs[0].Run = nil },
-		"two of":   func(c *jobs.Config) { c.Jobs = append(c.Jobs, good) },
-		"jitter":   func(c *jobs.Config) { c.Jobs[0].Jitter = -1 },
-		"timeout":  func(c *jobs.Config) { c.Jobs[0].Timeout = -1 },
-		"schedule": func(c *jobs.Config) { c.Jobs[0].Schedule = "x" },
-		"\"y\"":    func(c *jobs.Config) { c.Jobs[0].Repeat = "y" },
+		"Store":     func(c *jobs.Config) { c.Store = nil },
+		"Logger":    func(c *jobs.Config) { c.Logger = nil },
+		"Replica":   func(c *jobs.Config) { c.Replica = "" },
+		"Name is":   func(c *jobs.Config) { c.Jobs[0].Name = "" },
+		"Run is":    func(c *jobs.Config) { c.Jobs[0].Run = nil },
+		"duplicate": func(c *jobs.Config) { c.Jobs = append(c.Jobs, good) },
+		"jitter":    func(c *jobs.Config) { c.Jobs[0].Jitter = -1 },
+		"timeout":   func(c *jobs.Config) { c.Jobs[0].Timeout = -1 },
+		"schedule":  func(c *jobs.Config) { c.Jobs[0].Schedule = "x" },
+		"\"y\"":     func(c *jobs.Config) { c.Jobs[0].Repeat = "y" },
 	} {
 		c := jobs.Config{Jobs: []jobs.Job{good}, Store: &sqlite.Store{}, Logger: slog.New(slog.DiscardHandler), Replica: "a"}
 		change(&c)

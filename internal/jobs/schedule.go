@@ -25,7 +25,7 @@ func parse(spec string) (cron.Schedule, error) {
 		return aligned(every.Delay), nil
 	}
 	if s.Next(time.Unix(0, 0).UTC()).IsZero() {
-		return nil, fmt.Errorf("schedule %q: it names no day that there is", spec)
+		return nil, fmt.Errorf("schedule %q: it matches no date that exists", spec)
 	}
 	return s, nil
 }

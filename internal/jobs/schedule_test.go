@@ -52,7 +52,7 @@ func TestSchedulesThatAreRefused(t *testing.T) {
 	for spec, word := range map[string]string{
 		"every day":                    "want a cron line",
 		"@every x":                     "want a cron line",
-		"0 0 30 2 *":                   "no day that there is",
+		"0 0 30 2 *":                   "no date that exists",
 		"CRON_TZ=Europe/Berlin @daily": "UTC",
 		"61 * * * *":                   "61",
 	} {
