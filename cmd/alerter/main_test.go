@@ -42,8 +42,8 @@ func TestFlags(t *testing.T) {
 		{"", exitUsage, "", "--nats-url and --database-url are required"},
 		{"--nats-url nats://127.0.0.1", exitUsage, "", "--nats-url and --database-url are required"},
 		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts-allow x", exitUsage, "", "--alerts-allow"},
-		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --nats-creds=", exitUsage, "", "--nats-creds: is empty; leave it out or give one"},
-		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts=", exitUsage, "", "--alerts: is empty; leave it out or give one"},
+		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --nats-creds=", exitUsage, "", "--nats-creds: is empty; omit it or give a value"},
+		{"--nats-url nats://127.0.0.1 --database-url postgres://h/d --alerts=", exitUsage, "", "--alerts: is empty; omit it or give a value"},
 		{"--nats-url nats://127.0.0.1 --database-url mysql://db --source %zz", exitUsage, "", "--database-url: read database URL"},
 	} {
 		var out, log bytes.Buffer

@@ -15,7 +15,7 @@ func TestMigrate(t *testing.T) {
 	migrate := func(args ...string) *invocation {
 		return limiter(t, append(append([]string{"migrate"}, args...), "--database-url", url)...)
 	}
-	migrate("down", "--yes").want(t, exitError, "", "no step is applied")
+	migrate("down", "--yes").want(t, exitError, "", "no step has been applied")
 	files, err := filepath.Glob("../../migrations/postgres/*.sql")
 	if err != nil {
 		t.Fatal(err)

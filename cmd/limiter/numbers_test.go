@@ -62,7 +62,7 @@ func TestInvalidVariableIsNamed(t *testing.T) {
 		{"ON_ERROR", "x", "serve", `--on-error (from ON_ERROR) must be one of`},
 		{"ALERTS_ALLOW", "x", "serve", `--alerts-allow (from ALERTS_ALLOW): "x" is no address`},
 		{"HTTP_ADDR", "x", "serve", `--http (from HTTP_ADDR): "x" is not host:port`},
-		{"NATS_TLS_KEY", "numbers_test.go", "show k", "--nats-tls-key (from NATS_TLS_KEY) belong together"},
+		{"NATS_TLS_KEY", "numbers_test.go", "show k", "--nats-tls-key (from NATS_TLS_KEY) must be set together"},
 	} {
 		t.Run(test.variable+" "+test.args, func(t *testing.T) {
 			t.Setenv(test.variable, test.value)

@@ -45,17 +45,17 @@ func CheckServers(list string) error {
 			return errors.New(Error(err))
 		}
 		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) { // nats.go would treat it as nats://
-			return errors.New("a server is none of NATS; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://, ws:// or wss://")
+			return errors.New("unsupported scheme in a server URL; want nats://host:port, such as nats://127.0.0.1:4222, or one that begins with tls://, ws:// or wss://")
 		}
 		if u.Hostname() == "" { // nats.go would connect to this machine
-			return errors.New("a server has no host; want nats://host:port, such as nats://127.0.0.1:4222")
+			return errors.New("a server URL has no host; want nats://host:port, such as nats://127.0.0.1:4222")
 		}
 		if _, port, err := net.SplitHostPort(u.Host); err == nil {
 			if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
-				return errors.New("the port of a server is no number from 1 to 65535; want nats://host:port, such as nats://127.0.0.1:4222")
+				return errors.New("the port in a server URL is not a number from 1 to 65535; want nats://host:port, such as nats://127.0.0.1:4222")
 			}
 		} else if strings.Count(u.Host, ":") > 1 && !strings.HasSuffix(u.Host, "]") {
-			return errors.New("a server has too many colons; want nats://host:port, with an IPv6 address as nats://[::1]:4222")
+			return errors.New("a server URL has too many colons; want nats://host:port, or nats://[::1]:4222 for an IPv6 address")
 		}
 	}
 	return nil
@@ -65,7 +65,7 @@ func CheckServers(list string) error {
 // part at fault, which may be a part of a password.
 func Error(err error) string {
 	if parse, ok := errors.AsType[*url.Error](err); ok && parse.Op == "parse" {
-		return "the URL is malformed; want nats://user:password@host:port, with / ? # @ : % and , of a user or password written as" +
+		return "the URL is malformed; want nats://user:password@host:port, with / ? # @ : % and , in the user or password written as" +
 			" %2F %3F %23 %40 %3A %25 and %2C"
 	}
 	return URLs(err.Error())

@@ -61,7 +61,7 @@ func refuseEmptyValues(k *kong.Kong) error {
 				case v.Required:
 					return errors.New("is empty")
 				}
-				return errors.New("is empty; leave it out or give one")
+				return errors.New("is empty; omit it or give a value")
 			})
 		}
 		return next(nil)

@@ -44,10 +44,10 @@ var inboxPrefix = regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`)
 // answers are never sent there.
 func (f *NATS) Validate() error {
 	if (f.NATSTLSCert == "") != (f.NATSTLSKey == "") {
-		return errors.New("--nats-tls-cert and --nats-tls-key belong together; one of them is missing")
+		return errors.New("--nats-tls-cert and --nats-tls-key must be set together; one of them is missing")
 	}
 	if f.NATSURL != "" && strings.TrimSpace(strings.ReplaceAll(f.NATSURL, ",", " ")) == "" {
-		return fmt.Errorf("--nats-url: %q names no server; want one such as nats://127.0.0.1:4222", f.NATSURL) // nats.go would connect to this machine
+		return fmt.Errorf("--nats-url: %q contains no server; want one such as nats://127.0.0.1:4222", f.NATSURL) // nats.go would connect to this machine
 	}
 	if err := redact.CheckServers(f.NATSURL); err != nil {
 		return fmt.Errorf("--nats-url: %w", err)
@@ -57,7 +57,7 @@ func (f *NATS) Validate() error {
 	}
 	first, _, _ := strings.Cut(f.InboxPrefix, ".")
 	if !inboxPrefix.MatchString(f.InboxPrefix) || first == "limits" || first == "alerts" {
-		return fmt.Errorf("--nats-inbox-prefix: %q cannot begin the subject of an answer; want one such as _INBOX_check", f.InboxPrefix)
+		return fmt.Errorf("--nats-inbox-prefix: %q cannot be a prefix of reply subjects; want one such as _INBOX_check", f.InboxPrefix)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (f *Jobs) Validate() error {
 		return fmt.Errorf("--cleanup-every: %s is neither 0 nor between 1s and 24h; want one such as 60s", f.CleanupEvery)
 	}
 	if f.CleanupEvery%time.Second != 0 {
-		return fmt.Errorf("--cleanup-every: %s is no whole number of seconds; want one such as 60s", f.CleanupEvery)
+		return fmt.Errorf("--cleanup-every: %s is not a whole number of seconds; want one such as 60s", f.CleanupEvery)
 	}
 	for _, d := range []struct {
 		flag string
@@ -134,7 +134,7 @@ func (f *Alerts) Set(o *app.Options) error {
 	for _, text := range f.AlertsAllow {
 		prefix, err := parsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			return fmt.Errorf("--alerts-allow: %q is no address and no prefix; want one such as 127.0.0.1 or 10.0.0.0/8", text)
+			return fmt.Errorf("--alerts-allow: %q is not an address or a prefix; want one such as 127.0.0.1 or 10.0.0.0/8", text)
 		}
 		o.AlertsAllow = append(o.AlertsAllow, prefix)
 	}
@@ -202,7 +202,7 @@ func UntilSignal(status int) context.Context {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	return until(signals, func() {
-		fmt.Fprintln(os.Stderr, "ended at once by a second signal; what was under way is not done")
+		fmt.Fprintln(os.Stderr, "stopped at once by a second signal; work in progress was not finished")
 		os.Exit(status)
 	})
 }
