@@ -24,7 +24,7 @@ func TestAnswersSayThatTheDiskIsFull(t *testing.T) {
 	}
 	for range 2 { // of the second the circuit is open
 		_, err := client.Record(t.Context(), limits.Per("k", 1, "1m"))
-		if err == nil || !strings.Contains(err.Error(), "the disk of the store is full") || strings.Contains(err.Error(), "base/1/2") {
+		if err == nil || !strings.Contains(err.Error(), "the store's disk is full") || strings.Contains(err.Error(), "base/1/2") {
 			t.Errorf("a record: %v; want that the disk is full", err)
 		}
 	}

@@ -135,12 +135,12 @@ func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (int
 		pruning{"remove old alerts", pruneAlertsSQL},
 		pruning{"remove old deliveries", pruneDeliveriesSQL},
 		pruning{"remove old silences", pruneSilencesSQL},
-		pruning{"remove old poison", prunePoisonSQL})
+		pruning{"remove old poison messages", prunePoisonSQL})
 }
 
 // PruneTaken implements [alerts.Store].
 func (s *Store) PruneTaken(ctx context.Context, before time.Time, max int) (int, error) {
 	return s.prune(ctx, before, max,
-		pruning{"forget old events", pruneTakenSQL},
-		pruning{"remove old groups of events", pruneGroupsSQL})
+		pruning{"remove old event ids", pruneTakenSQL},
+		pruning{"remove old event groups", pruneGroupsSQL})
 }

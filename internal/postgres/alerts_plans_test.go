@@ -66,7 +66,7 @@ var alertQueries = []query{
 	{"end silence", endSilenceSQL, []string{"Update on alert_silences a", "Nested Loop", "Subquery Scan on p", "Limit", "LockRows", "Index Scan using alert_silences_pkey on alert_silences", "Tid Scan on alert_silences a"}},
 	{"silences", silencesSQL, []string{"Limit", "Index Scan using alert_silences_expires on alert_silences", "Sort", "CTE Scan on now"}},
 	{"all silences", allSilencesSQL, []string{"Limit", "Index Scan Backward using alert_silences_created on alert_silences"}},
-	{"keep poison", keepPoisonSQL, nil},
+	{"store poison message", keepPoisonSQL, nil},
 	{"trim poison", trimPoisonSQL, nil},
 	{"poison", poisonSQL, nil},
 	{"disable channel", disableChannelSQL, nil},

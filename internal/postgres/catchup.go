@@ -52,7 +52,7 @@ WHERE seq >= (SELECT min(seq) FROM search) ORDER BY seq LIMIT $1`
 func (s *Store) acquireBounded(ctx context.Context) (bounded context.Context, release func(), err error) {
 	give, err := acquire(ctx, s.writeLock)
 	if err != nil {
-		return nil, nil, fmt.Errorf("wait for the transaction before: %w", err)
+		return nil, nil, fmt.Errorf("wait for the previous transaction: %w", err)
 	}
 	bounded, cancel := context.WithTimeout(ctx, decisionTimeout)
 	return bounded, func() { cancel(); give() }, nil
@@ -158,7 +158,7 @@ func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err erro
 	case err != nil:
 		return false, 0, err
 	case n == 0 && !s.loaded:
-		return false, 0, errors.New("table journal is empty, which it never is; put its first row back: INSERT INTO journal VALUES (0, 0, '')")
+		return false, 0, errors.New("table journal is empty, but must always have a row; restore its first row with INSERT INTO journal VALUES (0, 0, '')")
 	case !continues || n == 0:
 		s.resetCache()
 		return true, now, nil
@@ -177,7 +177,7 @@ func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err erro
 // replay applies the next row of the journal.
 func (s *Store) replay(seq, token int64, changes []byte) error {
 	if s.loaded && seq != s.lastSeq+1 {
-		return fmt.Errorf("row %d of table journal follows row %d", seq, s.lastSeq)
+		return fmt.Errorf("table journal has a gap: row %d follows row %d", seq, s.lastSeq)
 	}
 	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journalBytes}
 	first, err := decode(changes, func(e *entry) {

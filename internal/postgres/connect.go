@@ -35,7 +35,7 @@ func parse(text string) (*pgxpool.Config, error) {
 	if scheme, rest, _ := strings.Cut(text, "://"); scheme == "postgres" || scheme == "postgresql" {
 		rest, _, _ = strings.Cut(rest, "?")
 		if i := strings.IndexAny(rest, "@/"); i >= 0 && strings.Contains(rest[i+1:], "@") {
-			return nil, errors.New("read database URL: it has an @ behind the user and password; " + wantedURL)
+			return nil, errors.New("read database URL: it has an @ after the user and password; " + wantedURL)
 		}
 	}
 	cfg, err := pgxpool.ParseConfig(text)
@@ -57,7 +57,7 @@ func parse(text string) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-const wantedURL = "want postgres://user:password@host:port/database?sslmode=…, with / and @ of a password written as %2F and %40"
+const wantedURL = "want postgres://user:password@host:port/database?sslmode=…, with / and @ in the password written as %2F and %40"
 
 // urlError says what pgx could not read in the URL, as far as that cannot quote the password.
 func urlError(text string, err error) error {

@@ -87,7 +87,7 @@ func (s *Store) mergedCounters(
 func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 	release, err := acquire(ctx, s.readSlots)
 	if err != nil {
-		return fmt.Errorf("wait for the reads before: %w", err)
+		return fmt.Errorf("wait for earlier reads: %w", err)
 	}
 	defer release()
 	return s.pool.SendBatch(ctx, b).Close()
@@ -122,7 +122,7 @@ type span struct {
 // UTF-8 sorts by code point, so the last code point is incremented instead.
 func keySpan(sel engine.Selection) (span, error) {
 	if !utf8.ValidString(sel.Key) || !utf8.ValidString(sel.Prefix) {
-		return span{}, errors.New("the key or prefix is not UTF-8")
+		return span{}, errors.New("the key or prefix is not valid UTF-8")
 	}
 	if sel.Key != "" {
 		// Nothing sorts between a key and the key followed by the lowest character that text can

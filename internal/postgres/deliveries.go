@@ -187,7 +187,7 @@ func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) er
 		return nil
 	}
 	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.DeliveryResult) int { return strings.Compare(a.ID, b.ID) })
-	return s.transact(ctx, "write how deliveries went", func(tx pgx.Tx) error {
+	return s.transact(ctx, "store delivery results", func(tx pgx.Tx) error {
 		var b pgx.Batch
 		b.Queue(lockDeliveriesSQL, column(all, resultID))
 		queueResults(&b, all)
@@ -212,7 +212,7 @@ func queueResults(b *pgx.Batch, all []alerts.DeliveryResult) {
 
 // EndDeliveries implements [alerts.Store].
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
-	err = s.transact(ctx, "end old deliveries", func(tx pgx.Tx) error {
+	err = s.transact(ctx, "dead-letter old deliveries", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, oldDeliveriesSQL, o.Age.Milliseconds(), o.Lease.Milliseconds(), o.Max)
 		if ended, err = collect(rows, err, deliveryFields); err != nil || len(ended) == 0 {
 			return err

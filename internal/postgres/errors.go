@@ -65,17 +65,17 @@ var errReadOnly = errors.New("the server is read-only")
 func (s *Store) Advice(err error) string {
 	switch state := sqlState(err); {
 	case state == diskFull:
-		return "the disk of the store is full; try again when there is room"
+		return "the store's disk is full; try again when there is free space"
 	case state == readOnlyTransaction, errors.Is(err, errReadOnly):
-		return "the store is read-only; try again when it takes writes"
+		return "the store is read-only; try again when it accepts writes"
 	case state == dataCorrupted, state == indexCorrupted:
-		return "the store is damaged; it has to be restored from a backup"
+		return "the store is damaged; it must be restored from a backup"
 	case state == lockNotAvailable:
-		return "something else holds a lock in the store; try again when it is gone"
+		return "something else holds a lock in the store; try again when it is released"
 	case state == insufficientPrivilege:
-		return "the store refuses: the role in it lacks a right; deploy/roles.sql has the grants"
+		return "the store denied access: the database role lacks a privilege; deploy/roles.sql has the grants"
 	case state == ioError:
-		return "the disk of the store fails; its operator has to look at it"
+		return "the store's disk has I/O errors; its operator must check it"
 	}
 	return ""
 }

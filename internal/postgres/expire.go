@@ -122,12 +122,12 @@ func (e *expiryScan) expire(
 func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 	release, err := acquire(ctx, s.expireLock)
 	if err != nil {
-		return 0, fmt.Errorf("wait for the expiry before: %w", err)
+		return 0, fmt.Errorf("wait for the previous expiry: %w", err)
 	}
 	defer release()
 	conn, err := s.relay.Acquire(ctx) // before writeLock, since decisions wait for whatever is done under it
 	if err != nil {
-		return 0, fmt.Errorf("remove what expired: %w", err)
+		return 0, fmt.Errorf("remove expired rows: %w", err)
 	}
 	defer conn.Release()
 	if n, err = s.expireCounters(ctx, conn, max); err != nil {

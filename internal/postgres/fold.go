@@ -118,7 +118,7 @@ func (t *tx) sendFold(p *pgconn.Pipeline, f *foldPlan, firstSeq int64) {
 		t.params.reset()
 		t.params.scalar(firstSeq)
 		t.params.scalar(f.deleteBefore)
-		t.send(p, step{"shorten the journal", stDeleteJournal, anyNumber})
+		t.send(p, step{"trim the journal", stDeleteJournal, anyNumber})
 	}
 }
 
@@ -150,7 +150,7 @@ func (s *Store) findFirstSeq(ctx context.Context) error {
 	}
 	var first int64
 	if err := s.pool.QueryRow(ctx, firstOfJournalSQL).Scan(&first); err != nil {
-		return fmt.Errorf("look for the first row of the journal: %w", err)
+		return fmt.Errorf("find the first row of the journal: %w", err)
 	}
 	s.firstSeq = max(s.firstSeq, first) // a smaller one is of another journal, which the next read detects
 	return nil
@@ -254,6 +254,6 @@ func (s *Store) foldAll() {
 		})
 	}
 	if err != nil {
-		s.log.Warn("the journal is left for the next limiter to fold", "error", err)
+		s.log.Warn("journal not folded, left to the next limiter", "error", err)
 	}
 }

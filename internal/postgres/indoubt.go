@@ -61,12 +61,12 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 	d := &s.inDoubt
 	switch {
 	case lookErr != nil:
-		return fmt.Errorf("%w; what became of it cannot be found out: %v", err, lookErr)
+		return fmt.Errorf("%w; its outcome could not be determined: %v", err, lookErr)
 	case d.committed:
-		s.log.Warn("the answer to a commit was lost; the journal says that it was committed", "error", err)
+		s.log.Warn("the answer to a commit was lost; the journal shows that it was committed", "error", err)
 		return nil
 	case d.seen || s.lastSeq < d.seq:
-		s.log.Warn("the answer to a commit was lost; the journal says that it was not committed", "error", err)
+		s.log.Warn("the answer to a commit was lost; the journal shows that it was not committed", "error", err)
 		if ctxErr != nil { // a server that hangs is not a lost race: the circuit breaker has to open
 			return fmt.Errorf("not committed: %w: %v", ctxErr, err)
 		}

@@ -94,7 +94,7 @@ func decode(row []byte, apply func(*entry)) (first int64, err error) {
 		}
 	}
 	if !ok {
-		return 0, errors.New("it has a change that cannot be read")
+		return 0, errors.New("it has a change that cannot be decoded")
 	}
 	return int64(oldest), nil
 }
@@ -135,12 +135,12 @@ func (p *parser) spec(kind byte, e *entry) bool {
 }
 
 func errCorrupt(seq int64, err error) error {
-	return fmt.Errorf("row %d of table journal is damaged: %w; restore a backup, or stop all limiters, set changes of that "+
-		"row to '' and lose the charges in it", seq, err)
+	return fmt.Errorf("row %d of table journal is damaged: %w; restore a backup, or stop all limiters and set changes of that "+
+		"row to '', which loses the charges in it", seq, err)
 }
 
 // errMissingRows says that the journal begins with row seq although older rows may still be needed.
 func errMissingRows(seq int64) error {
-	return fmt.Errorf("table journal begins with row %d, and nobody has said that those before are folded; restore a backup, or stop "+
-		"all limiters, INSERT INTO journal VALUES (%d, 0, '') and lose the charges in what is missing", seq, seq-1)
+	return fmt.Errorf("table journal begins with row %d, but earlier rows are not known to be folded; restore a backup, or stop "+
+		"all limiters and INSERT INTO journal VALUES (%d, 0, ''), which loses the charges in the missing rows", seq, seq-1)
 }

@@ -52,7 +52,7 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 	release, err := acquire(ctx, s.readSlots)
 	if err != nil {
-		return keys.Key{}, false, fmt.Errorf("wait for the reads before: %w", err)
+		return keys.Key{}, false, fmt.Errorf("wait for earlier reads: %w", err)
 	}
 	defer release()
 	rows, err := s.pool.Query(ctx, readKeySQL, id)
@@ -93,7 +93,7 @@ type hash [32]byte
 func (h *hash) Scan(src any) error {
 	data, _ := src.([]byte)
 	if copy(h[:], data); len(data) != len(h) {
-		return fmt.Errorf("a hash of %d bytes", len(data))
+		return fmt.Errorf("hash has %d bytes; want 32", len(data))
 	}
 	return nil
 }

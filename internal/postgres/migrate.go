@@ -85,7 +85,7 @@ func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 		case err != nil:
 			return err
 		case have == 0:
-			return errors.New("no step is applied")
+			return errors.New("no step has been applied")
 		case have == journalStep:
 			if err := checkFolded(ctx, db); err != nil {
 				return err
@@ -105,7 +105,7 @@ func MigrateDown(ctx context.Context, url string) (m Migrated, err error) {
 // although goose calls the result partial.
 func stepFailed(err error) error {
 	if part, ok := errors.AsType[*goose.PartialError](err); ok {
-		return fmt.Errorf("step %d, of which nothing was done: %w", part.Failed.Source.Version, part.Err)
+		return fmt.Errorf("step %d failed and was rolled back: %w", part.Failed.Source.Version, part.Err)
 	}
 	return err
 }
@@ -123,11 +123,11 @@ SELECT (SELECT count(*) FROM journal) > 1 OR EXISTS (SELECT FROM journal WHERE l
 func checkFolded(ctx context.Context, db *sql.DB) error {
 	var unfolded bool
 	if err := db.QueryRowContext(ctx, unfoldedSQL).Scan(&unfolded); err != nil {
-		return fmt.Errorf("look at the journal: %w", err)
+		return fmt.Errorf("check the journal: %w", err)
 	}
 	if unfolded {
-		return errors.New("the journal is not empty, as no limiter has stopped cleanly: run limiter migrate up, " +
-			"start a limiter and stop it once, and then take the steps back again")
+		return errors.New("the journal is not empty, because no limiter has stopped cleanly; run limiter migrate up, " +
+			"start and stop a limiter once, and then revert the steps again")
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func MigrationStatus(ctx context.Context, url string) (steps []Migration, err er
 // checkNotNewer returns an error if the schema is newer than this program.
 func checkNotNewer(have, want int64) error {
 	if have > want {
-		return fmt.Errorf("the database is at version %d and this program knows %d; upgrade limiter to a release that knows version %d", have, want, have)
+		return fmt.Errorf("the database is at version %d, but this program only knows versions up to %d; upgrade limiter to a release that knows version %d", have, want, have)
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	}
 	err = fmt.Errorf("%s: %w", act, err)
 	if sqlState(err) == insufficientPrivilege {
-		return fmt.Errorf("%w; use the role that owns the tables, or may make them where there are none yet", err)
+		return fmt.Errorf("%w; use the role that owns the tables, or one that may create them if there are none yet", err)
 	}
 	return err
 }
@@ -236,7 +236,7 @@ func checkEncoding(row interface{ Scan(into ...any) error }) error {
 	var takes bool
 	err := row.Scan(&name, &takes)
 	if err == nil && !takes {
-		err = fmt.Errorf("the database has the encoding %s, which takes no UTF-8, as keys may have; make it with "+
+		err = fmt.Errorf("the database has the encoding %s, which cannot store UTF-8 keys; create it with "+
 			"CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", name)
 	}
 	return err
@@ -271,7 +271,7 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 		return fmt.Errorf("check schema: %w", err)
 	}
 	if !plain {
-		return errors.New("check schema: counters is partitioned or no table; it must be one plain table")
+		return errors.New("check schema: counters is partitioned or not a table; it must be a plain table")
 	}
 	return nil
 }
@@ -286,7 +286,7 @@ FROM pg_database d WHERE d.datname = current_database()`
 // exist.
 func (s *Store) Identity(ctx context.Context) (id string, err error) {
 	if err := s.relay.QueryRow(ctx, identitySQL).Scan(&id); err != nil {
-		return "", fmt.Errorf("tell the database from others: %w", err)
+		return "", fmt.Errorf("identify the database: %w", err)
 	}
 	return id, nil
 }

@@ -85,7 +85,7 @@ func TestSchema(t *testing.T) {
 			_, err = MigrateDown(t.Context(), url)
 		}
 	}
-	if err == nil || !strings.Contains(err.Error(), "no step is applied") {
+	if err == nil || !strings.Contains(err.Error(), "no step has been applied") {
 		t.Errorf("migrate down without a step: %v", err)
 	}
 	check("run: limiter migrate up")
@@ -108,7 +108,7 @@ func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 		exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE `+role+` LOGIN PASSWORD 'secret'`)
 		u.User = url.UserPassword(role, "secret")
 		_, err = MigrationStatus(t.Context(), u.String())
-		if err == nil || !strings.Contains(err.Error(), "use the role that owns the tables, or may make them where there are none yet") {
+		if err == nil || !strings.Contains(err.Error(), "use the role that owns the tables, or one that may create them if there are none yet") {
 			t.Errorf("MigrationStatus of a stranger, %s: %v", name, err)
 		}
 		if _, err := owner.Exec(t.Context(), `DROP ROLE `+role); err != nil {
@@ -129,7 +129,7 @@ func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("step %d, of which nothing was done", last)
+	want := fmt.Sprintf("step %d failed and was rolled back", last)
 	if _, err := MigrateDown(t.Context(), url); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "partial") {
 		t.Errorf("migrate down: %v; want %q", err, want)
 	}

@@ -108,7 +108,7 @@ func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (c
 		byID[all[i].Alert] = &all[i]
 	}
 	ids := sortedUnique(column(all, func(t *alerts.NoticeDecision) string { return t.Alert }))
-	err = s.transact(ctx, "write who was told of alerts", func(tx pgx.Tx) error {
+	err = s.transact(ctx, "store alert notices", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPendingSQL, ids)
 		if changed, err = collect(rows, err, oneColumn[string]); err != nil || len(changed) == 0 {
 			return err
@@ -195,7 +195,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // the next string after it: no text has a NUL
 	}
-	return read(ctx, s, "read whose alerts are held", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
+	return read(ctx, s, "read users with held alerts", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.

@@ -116,7 +116,7 @@ func (s *Store) Relay(
 ) (n int, err error) {
 	release, err := acquire(ctx, s.relaySlots)
 	if err != nil {
-		return 0, fmt.Errorf("wait for the relay before: %w", err)
+		return 0, fmt.Errorf("wait for the previous relay: %w", err)
 	}
 	defer release()
 	tx, err := s.relay.Begin(ctx)
@@ -199,7 +199,7 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 
 // RefuseEvents marks events that the stream refuses as they are, so that OutboxAge leaves them out.
 func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
-	_, err := s.exec(ctx, "mark events", refuseEventsSQL, ids)
+	_, err := s.exec(ctx, "mark refused events", refuseEventsSQL, ids)
 	return err
 }
 

@@ -109,7 +109,7 @@ func (s *Store) removeOverrides(ctx context.Context, act, statement string, args
 }
 
 // errNothing rolls back the new revision, which would make every worker read all overrides again.
-var errNothing = errors.New("there is nothing to remove")
+var errNothing = errors.New("nothing to remove")
 
 // ListOverrides implements [overrides.Store].
 func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overrides.Override, error) {

@@ -29,7 +29,7 @@ var queries = []query{
 	{"write to the journal", appendSQL, []string{"Insert on journal", "Limit", "Index Scan using journal_pkey on journal journal_1", "Result"}},
 	{"update counters", updateCountersSQL, []string{"Update on counters c", "Nested Loop", "Subquery Scan on u", "ProjectSet", "Result", "Tid Scan on counters c"}},
 	{"fold counters", foldCountersSQL, []string{"Insert on counters", "ProjectSet", "Result"}},
-	{"shorten the journal", deleteJournalSQL, []string{"Delete on journal", "Index Scan using journal_pkey on journal"}},
+	{"trim the journal", deleteJournalSQL, []string{"Delete on journal", "Index Scan using journal_pkey on journal"}},
 	{"read receipts", readReceiptsSQL, []string{"Nested Loop", "Function Scan on unnest i", "Limit", "Index Scan using receipts_pkey on receipts"}},
 	{"remove stale receipts", deleteReceiptsSQL, []string{"Delete on receipts", "Index Scan using receipts_pkey on receipts"}},
 	{"insert receipts", insertReceiptsSQL, []string{"Insert on receipts", "Function Scan on unnest"}},
@@ -75,7 +75,7 @@ var queries = []query{
 	{"encoding", takesUTF8SQL, nil},
 	{"add usage", addUsageSQL, []string{"Insert on usage_counts c", "Function Scan on u"}},
 	{"add requests", addRequestsSQL, []string{"Insert on usage_requests", "Function Scan on unnest"}},
-	{"roll usage up", rollupUsageSQL, []string{"Aggregate", "Delete on usage_counts usage_counts_1", "Limit", "LockRows", "Index Scan using usage_counts_pkey on usage_counts", "Tid Scan on usage_counts usage_counts_1", "Insert on usage_counts c", `Subquery Scan on "*SELECT*"`, "GroupAggregate", "Sort", "CTE Scan on gone gone_1", "CTE Scan on gone"}},
+	{"roll up usage", rollupUsageSQL, []string{"Aggregate", "Delete on usage_counts usage_counts_1", "Limit", "LockRows", "Index Scan using usage_counts_pkey on usage_counts", "Tid Scan on usage_counts usage_counts_1", "Insert on usage_counts c", `Subquery Scan on "*SELECT*"`, "GroupAggregate", "Sort", "CTE Scan on gone gone_1", "CTE Scan on gone"}},
 	{"prune usage", pruneUsageSQL, []string{"Delete on usage_counts", "Limit", "LockRows", "Index Scan using usage_counts_pkey on usage_counts usage_counts_1", "Tid Scan on usage_counts"}},
 	{"prune requests", pruneRequestsSQL, []string{"Delete on usage_requests", "Limit", "LockRows", "Index Scan using usage_requests_at on usage_requests usage_requests_1", "Tid Scan on usage_requests"}},
 }

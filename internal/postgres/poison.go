@@ -35,16 +35,16 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	if data == nil {
 		data = []byte{}
 	}
-	_, err := s.exec(ctx, "keep poison", keepPoisonSQL, int64(p.Sequence), sanitize(p.Subject), sanitize(p.Reason), data)
+	_, err := s.exec(ctx, "store poison message", keepPoisonSQL, int64(p.Sequence), sanitize(p.Subject), sanitize(p.Reason), data)
 	if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
-		_, err = s.exec(ctx, "remove old poison", trimPoisonSQL, alerts.MaxPoison)
+		_, err = s.exec(ctx, "remove old poison messages", trimPoisonSQL, alerts.MaxPoison)
 	}
 	return err
 }
 
 // PoisonMessages implements [alerts.Store].
 func (s *Store) PoisonMessages(ctx context.Context, max int) ([]alerts.Poison, error) {
-	return read(ctx, s, "read poison", func(p *alerts.Poison) []any {
+	return read(ctx, s, "read poison messages", func(p *alerts.Poison) []any {
 		return []any{&p.Sequence, &p.Subject, &p.Reason, &p.Data, &p.At}
 	}, poisonSQL, max)
 }

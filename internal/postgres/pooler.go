@@ -13,7 +13,7 @@ import (
 // ErrPooled says that connections do not have a server session each, because a pooler in between
 // pools transactions or statements. Prepared statements would be missing or belong to another
 // client, and timeouts and advisory locks would be lost at times.
-var ErrPooled = errors.New("a pooler in between pools transactions or statements, and each connection needs a session of its own; " +
+var ErrPooled = errors.New("a connection pooler pools transactions or statements, but each connection needs its own session; " +
 	"set pool_mode = session for this database (PgBouncer), or connect without the pooler")
 
 // A session is named by its server process and when that began, because servers behind one address
@@ -75,9 +75,9 @@ func checkDistinct(ctx context.Context, a, b *pgconn.PgConn) error {
 		}
 		switch {
 		case one == other:
-			return fmt.Errorf("check sessions of %s: two connections have the same one, process %s: %w", a.Conn().RemoteAddr(), one, ErrPooled)
+			return fmt.Errorf("check sessions of %s: two connections share one, process %s: %w", a.Conn().RemoteAddr(), one, ErrPooled)
 		case first != "" && one != first:
-			return fmt.Errorf("check sessions of %s: a connection had process %s and then %s: %w", a.Conn().RemoteAddr(), first, one, ErrPooled)
+			return fmt.Errorf("check sessions of %s: one connection had process %s and then %s: %w", a.Conn().RemoteAddr(), first, one, ErrPooled)
 		}
 		first = one
 	}
@@ -91,7 +91,7 @@ func sessionOf(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 		return "", fmt.Errorf("check sessions of %s: %w", conn.Conn().RemoteAddr(), err)
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 {
-		return "", fmt.Errorf("check sessions of %s: the server does not know its own session", conn.Conn().RemoteAddr())
+		return "", fmt.Errorf("check sessions of %s: the server did not return its own session", conn.Conn().RemoteAddr())
 	}
 	return string(results[0].Rows[0][0]), nil
 }
@@ -124,8 +124,8 @@ func execSimple(ctx context.Context, conn *pgconn.PgConn, sql string) ([]*pgconn
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if pgconn.Timeout(err) {
 		// Not wrapped: pgx would reduce an error that wraps a timeout to the timeout.
-		err = fmt.Errorf("no answer in %s: the server hangs, or a pooler in between has no session left (PgBouncer: pool_size, and "+
-			"max_db_connections, have to be the connections of all programs together)", time.Since(sent).Round(100*time.Millisecond))
+		err = fmt.Errorf("no answer within %s: the server hangs, or a connection pooler has no session left (PgBouncer: pool_size and "+
+			"max_db_connections must cover the connections of all programs together)", time.Since(sent).Round(100*time.Millisecond))
 	}
 	return results, err
 }

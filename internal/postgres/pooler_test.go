@@ -77,7 +77,7 @@ func TestAPoolerWithoutASessionLeft(t *testing.T) {
 	p.busy.Lock()
 	defer p.busy.Unlock()
 	check := func(act string, err error) {
-		if err == nil || !strings.Contains(err.Error(), "no answer in 1s: the server hangs, or a pooler in between has no session left") {
+		if err == nil || !strings.Contains(err.Error(), "no answer within 1s: the server hangs, or a connection pooler has no session left") {
 			t.Errorf("%s: %v", act, err)
 		}
 	}

@@ -218,7 +218,7 @@ func (s *Store) Close() {
 		select {
 		case <-closed:
 		case <-time.After(closeTimeout):
-			s.log.Warn("database connections were left open: the server does not answer")
+			s.log.Warn("database connections left open: the server does not answer")
 		}
 	})
 }

@@ -47,10 +47,10 @@ func (s *Store) CheckRights(ctx context.Context, needs ...Rights) error {
 		var role string
 		var missing *string
 		if err := s.relay.QueryRow(ctx, missingRightsSQL, tables, rights).Scan(&role, &missing); err != nil {
-			return fmt.Errorf("check rights: %w", err)
+			return fmt.Errorf("check privileges: %w", err)
 		}
 		if missing != nil {
-			return fmt.Errorf("check rights: the role %q lacks %s; give it what deploy/roles.sql grants to %s", role, *missing, n.role)
+			return fmt.Errorf("check privileges: role %q lacks %s; grant it what deploy/roles.sql grants to %s", role, *missing, n.role)
 		}
 	}
 	return nil

@@ -75,7 +75,7 @@ func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) erro
 			return fmt.Errorf("%s: %w", act, err)
 		}
 	}
-	return fmt.Errorf("%s, %d times: %w", act, maxAttempts, err)
+	return fmt.Errorf("%s: gave up after %d attempts: %w", act, maxAttempts, err)
 }
 
 // change is exec in a transaction of its own, which may have to run again.
@@ -109,7 +109,7 @@ func (d jsonColumn) Scan(src any) error {
 	case []byte:
 		return json.Unmarshal(text, d.into)
 	}
-	return fmt.Errorf("a document of type %T", src)
+	return fmt.Errorf("cannot decode JSON from %T", src)
 }
 
 // column returns a value of each row, for an array parameter.

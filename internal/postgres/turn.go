@@ -200,7 +200,7 @@ func (s *Store) readInTurnOnce(ctx context.Context, t *tx, ids []string, begin b
 			return nil, false, 0, notCommitted("begin", err)
 		}
 		if _, err := done(p); err != nil {
-			return nil, false, 0, notCommitted("wait for the turn to write", err)
+			return nil, false, 0, notCommitted("wait for the write lock", err)
 		}
 	}
 	if len(ids) > 0 {

@@ -88,7 +88,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 	t.steps = t.steps[:0]
 	if !t.begun { // else the transaction has the turn
 		t.params.reset()
-		t.send(p, step{"wait for the turn to write", stTurn, anyNumber})
+		t.send(p, step{"wait for the write lock", stTurn, anyNumber})
 	}
 	t.sendAppend(p, s.lastSeq, s.lastToken, token, from, until)
 	t.sendRemoved(p, d.removed)

@@ -57,14 +57,14 @@ var decisionSQL = [...]string{
 
 // errStale says that the journal or the clock was not as the optimistic decision assumed, and that
 // nothing was written.
-var errStale = errors.New("another process wrote to the journal since")
+var errStale = errors.New("another process has written to the journal")
 
 // errRowCount says that a statement wrote another number of rows than expected.
-var errRowCount = errors.New("wrote another number of rows")
+var errRowCount = errors.New("unexpected number of rows written")
 
 // errUnsure says that a decision depends on the exact time within its range, and that nothing was
 // written.
-var errUnsure = errors.New("the decision depends on when it is made")
+var errUnsure = errors.New("the decision depends on the exact time")
 
 // moment is when a decision is made, by the server's clock in Unix milliseconds. If until is 0, it
 // is made at now. Otherwise it is made at some time from now to latest, and until is the end of the
@@ -119,7 +119,7 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 	}
 	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
-		return fmt.Errorf("wait for the transaction before: %w", err)
+		return fmt.Errorf("wait for the previous transaction: %w", err)
 	}
 	defer release()
 	s.cache.evict()
@@ -145,10 +145,10 @@ func (d *draft) check() error {
 	for i := range d.changes.Counters {
 		c := &d.changes.Counters[i]
 		if c.Slot < 0 || c.Slot >= len(d.ids) {
-			return fmt.Errorf("write counters: slot %d of %d", c.Slot, len(d.ids))
+			return fmt.Errorf("write counters: slot %d is out of range for %d counters", c.Slot, len(d.ids))
 		}
 		if d.rows[c.Slot] == nil && c.Spec == nil {
-			return fmt.Errorf("write counters: %q %q is new and has no spec", d.ids[c.Slot].Key, d.ids[c.Slot].Name)
+			return fmt.Errorf("write counters: counter %q %q is new and has no spec", d.ids[c.Slot].Key, d.ids[c.Slot].Name)
 		}
 	}
 	return nil
@@ -242,7 +242,7 @@ func (s *Store) backOff() {
 func (s *Store) runInTurn(ctx context.Context, b engine.Batch, plan planner) error {
 	again, err := s.runInTurnOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
-		s.log.Warn("database connection lost or of another schema, discarding idle ones", "error", err)
+		s.log.Warn("database connection lost or its statements outdated, discarding idle connections", "error", err)
 		s.pool.Reset()
 		_, err = s.runInTurnOnce(ctx, b, plan)
 	}

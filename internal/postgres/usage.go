@@ -148,7 +148,7 @@ SELECT set_config('enable_sort', 'off', true), set_config('statement_timeout', c
 func report[R any](ctx context.Context, s *Store, fields func(*R) []any, query string, args ...any) (all []R, err error) {
 	release, err := acquire(ctx, s.reportSlot)
 	if err != nil {
-		return nil, fmt.Errorf("wait for the report before: %w", err)
+		return nil, fmt.Errorf("wait for the previous report: %w", err)
 	}
 	defer release()
 	var most *string
@@ -204,7 +204,7 @@ DELETE FROM usage_requests WHERE ctid = ANY (ARRAY(
 func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (n int, err error) {
 	err = s.relay.QueryRow(ctx, rollupUsageSQL, before.Truncate(time.Hour).UnixMilli(), max).Scan(&n)
 	if err != nil {
-		return 0, fmt.Errorf("roll usage up: %w", err)
+		return 0, fmt.Errorf("roll up usage: %w", err)
 	}
 	return n, nil
 }

@@ -129,7 +129,7 @@ const postgresEpoch = 946_684_800_000
 // unixMillis converts a binary timestamptz, rounded down: the clock must not be ahead.
 func unixMillis(b []byte) (int64, error) {
 	if len(b) != 8 {
-		return 0, fmt.Errorf("a timestamp of %d bytes", len(b))
+		return 0, fmt.Errorf("timestamp has %d bytes", len(b))
 	}
 	micros := int64(binary.BigEndian.Uint64(b))
 	ms := micros / 1000

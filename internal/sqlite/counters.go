@@ -52,10 +52,10 @@ func (s *Store) writeCounters(rows []*row, ids []engine.CounterID, changes []eng
 	for i := range changes {
 		c := &changes[i]
 		if c.Slot < 0 || c.Slot >= len(ids) {
-			return fmt.Errorf("slot %d of %d", c.Slot, len(ids))
+			return fmt.Errorf("slot %d is out of range for %d counters", c.Slot, len(ids))
 		}
 		if rows[c.Slot] == nil && c.Spec == nil {
-			return fmt.Errorf("%q %q is new and has no spec", ids[c.Slot].Key, ids[c.Slot].Name)
+			return fmt.Errorf("counter %q %q is new and has no spec", ids[c.Slot].Key, ids[c.Slot].Name)
 		}
 		s.record = s.record.change(ids[c.Slot], c)
 	}

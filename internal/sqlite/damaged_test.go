@@ -63,7 +63,7 @@ func TestAFileThatMayNotBeWrittenSaysWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.Expire(t.Context(), 1)
-	if err == nil || !strings.Contains(err.Error(), "look at the rights of both") || !strings.Contains(s.Advice(err), "read-only") {
+	if err == nil || !strings.Contains(err.Error(), "check the permissions of both") || !strings.Contains(s.Advice(err), "read-only") {
 		t.Errorf("%v; want what to do", err)
 	}
 }

@@ -150,7 +150,7 @@ func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration
 
 // SaveResults implements [alerts.Store].
 func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) error {
-	return s.transact(ctx, "write how deliveries went", func() (wrote bool, err error) {
+	return s.transact(ctx, "store delivery results", func() (wrote bool, err error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			n, err := s.writeResult(&all[i], now)
@@ -169,7 +169,7 @@ func (s *Store) writeResult(t *alerts.DeliveryResult, now int64) (int64, error) 
 
 // EndDeliveries implements [alerts.Store].
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
-	err = s.transact(ctx, "end old deliveries", func() (bool, error) {
+	err = s.transact(ctx, "dead-letter old deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
 		ended, err = readInTx(s, deliveryFields, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
 		if err != nil {

@@ -27,15 +27,15 @@ func diskFull(err error) bool {
 // program writes to, or whose disk is full.
 func withAdvice(err error) error {
 	if diskFull(err) {
-		return fmt.Errorf("%w; the disk is full: make room, and start the limiter again if it has ended", err)
+		return fmt.Errorf("%w; the disk is full: free some space, and restart the limiter if it has stopped", err)
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
-		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as docs/operations.md says under Backup and restore", err)
+		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as described in docs/operations.md under Backup and restore", err)
 	case codes.SQLITE_READONLY:
-		return fmt.Errorf("%w; limits.db or its folder may not be written: look at the rights of both, and how their disk is mounted", err)
+		return fmt.Errorf("%w; limits.db or its folder is not writable: check the permissions of both, and how their disk is mounted", err)
 	case codes.SQLITE_BUSY:
-		return fmt.Errorf("%w; another program has limits.db open and writes to it: end that one, the file is the limiter's alone", err)
+		return fmt.Errorf("%w; another program has limits.db open and is writing to it: stop it, only the limiter may use the file", err)
 	}
 	return err
 }
@@ -44,15 +44,15 @@ func withAdvice(err error) error {
 // the error does not tell.
 func (s *Store) Advice(err error) string {
 	if diskFull(err) {
-		return "the disk of the store is full; try again when there is room"
+		return "the store's disk is full; try again when there is free space"
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_READONLY:
-		return "the store is read-only; try again when it takes writes"
+		return "the store is read-only; try again when it accepts writes"
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
-		return "the store is damaged; it has to be restored from a backup"
+		return "the store is damaged; it must be restored from a backup"
 	case codes.SQLITE_IOERR:
-		return "the disk of the store fails; its operator has to look at it"
+		return "the store's disk has I/O errors; its operator must check it"
 	}
 	return ""
 }

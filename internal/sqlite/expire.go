@@ -42,7 +42,7 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 		return s.journalRemoved(ids)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("remove what expired: %w", err)
+		return 0, fmt.Errorf("remove expired rows: %w", err)
 	}
 	return n, nil
 }

@@ -41,10 +41,10 @@ func (s *Store) checkFiles() error {
 		switch now, err := fileIDOf(p.path); {
 		case err == nil && now.same(p.file):
 		case err == nil || errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s was removed or replaced while the limiter runs, so what is written would be lost: stop the limiter, "+
-				"put the file back or restore a backup, as docs/operations.md says under Backup and restore, and start it", p.path)
+			return fmt.Errorf("%s was removed or replaced while the limiter was running, so writes would be lost: stop the limiter, "+
+				"put the file back or restore a backup, as described in docs/operations.md under Backup and restore, and start it again", p.path)
 		default:
-			return fmt.Errorf("look for the file: %w", err)
+			return fmt.Errorf("check the file: %w", err)
 		}
 	}
 	return nil

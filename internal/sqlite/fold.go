@@ -53,7 +53,7 @@ func (s *Store) foldOldest(n int) error {
 	s.folding.deleteBefore = min(needed, s.firstSeq+s.foldPolicy.Drop)
 	if s.folding.deleteBefore > s.firstSeq {
 		if _, err := s.stmts.deleteJournal.Exec(s.folding.deleteBefore); err != nil {
-			return fmt.Errorf("shorten the journal: %w", err)
+			return fmt.Errorf("trim the journal: %w", err)
 		}
 	}
 	return nil

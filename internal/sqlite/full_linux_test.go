@@ -119,7 +119,7 @@ func TestAStartOnAFullDiskSaysSo(t *testing.T) {
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAStartOnAFullDiskSaysSo$")
 	child.Env = append(os.Environ(), onFullDisk+"="+path)
 	said, err := child.CombinedOutput()
-	if err == nil || !strings.Contains(string(said), "the disk is full: make room, and start the limiter again") {
+	if err == nil || !strings.Contains(string(said), "the disk is full: free some space, and restart the limiter") {
 		t.Errorf("%v\n%s", err, said)
 	}
 }

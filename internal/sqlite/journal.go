@@ -66,7 +66,7 @@ func decode(row []byte, apply func(*entry)) error {
 	for len(p) > 0 {
 		var e entry
 		if !e.read(&p) {
-			return errors.New("it has a change that cannot be read")
+			return errors.New("it has a change that cannot be decoded")
 		}
 		apply(&e)
 	}

@@ -84,7 +84,7 @@ type hash [32]byte
 func (h *hash) Scan(src any) error {
 	data, _ := src.([]byte)
 	if copy(h[:], data); len(data) != len(h) {
-		return fmt.Errorf("a hash of %d bytes", len(data))
+		return fmt.Errorf("hash has %d bytes; want 32", len(data))
 	}
 	return nil
 }

@@ -125,6 +125,6 @@ func readRow(query *sql.Stmt, id engine.CounterID) (*row, error) {
 }
 
 func errCorrupt(seq int64, err error) error {
-	return fmt.Errorf("row %d of table journal is damaged: %w; restore a backup, or delete the row and lose "+
+	return fmt.Errorf("row %d of table journal is damaged: %w; restore a backup, or delete the row, which loses "+
 		"the charges in it", seq, err)
 }

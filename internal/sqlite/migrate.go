@@ -31,7 +31,7 @@ func migrate(ctx context.Context, path string) error {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	if have > known {
-		return fmt.Errorf("its schema is at version %d and this program knows %d; upgrade limiter to a release that "+
+		return fmt.Errorf("its schema is at version %d, but this program only knows versions up to %d; upgrade limiter to a release that "+
 			"knows version %d", have, known, have)
 	}
 	if _, err := p.Up(ctx); err != nil {

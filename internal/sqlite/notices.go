@@ -81,7 +81,7 @@ func (s *Store) eachAlert(all []alerts.Alert, statement string, value any) error
 
 // SaveNotices implements [alerts.Store].
 func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (changed []string, err error) {
-	err = s.transact(ctx, "write who was told of alerts", func() (bool, error) {
+	err = s.transact(ctx, "store alert notices", func() (bool, error) {
 		now := s.now().UnixMilli()
 		for i := range all {
 			t := &all[i]
@@ -143,7 +143,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 		query = allHeldUsersSQL
 	}
 	now := s.now().UnixMilli()
-	return read(ctx, s, "read whose alerts are held", oneColumn[string], query, now+alerts.DigestLead, after, max, now+alerts.MaxHoldDelay.Milliseconds())
+	return read(ctx, s, "read users with held alerts", oneColumn[string], query, now+alerts.DigestLead, after, max, now+alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.

@@ -56,7 +56,7 @@ func (s *Store) Relay(
 ) (n int, err error) {
 	release, err := acquire(ctx, s.relayLock)
 	if err != nil {
-		return 0, fmt.Errorf("wait for the relay before: %w", err)
+		return 0, fmt.Errorf("wait for the previous relay: %w", err)
 	}
 	defer release()
 	events, seqs, err := s.readOutbox(ctx, max)
@@ -135,9 +135,9 @@ func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
 func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
 	list, err := json.Marshal(ids)
 	if err != nil {
-		return fmt.Errorf("mark events: %w", err)
+		return fmt.Errorf("mark refused events: %w", err)
 	}
-	return s.transact(ctx, "mark events", func() (bool, error) {
+	return s.transact(ctx, "mark refused events", func() (bool, error) {
 		n, err := s.execInTx(refuseEventsSQL, string(list))
 		return n > 0, err
 	})

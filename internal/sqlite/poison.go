@@ -30,7 +30,7 @@ ON CONFLICT (channel) DO UPDATE SET target = excluded.target, reason = excluded.
 // KeepPoison implements [alerts.Store].
 func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 	data := blob(p.Data[:min(len(p.Data), alerts.MaxPoisonBytes)])
-	return s.transact(ctx, "keep poison", func() (bool, error) {
+	return s.transact(ctx, "store poison message", func() (bool, error) {
 		kept, err := s.execInTx(keepPoisonSQL, int64(p.Sequence), p.Subject, p.Reason, data, s.now().UnixMilli())
 		removed := int64(0)
 		if err == nil && s.poisoned.Add(1)%alerts.PoisonTrim == 1 {
@@ -42,7 +42,7 @@ func (s *Store) KeepPoison(ctx context.Context, p alerts.Poison) error {
 
 // PoisonMessages implements [alerts.Store].
 func (s *Store) PoisonMessages(ctx context.Context, max int) ([]alerts.Poison, error) {
-	return read(ctx, s, "read poison", func(p *alerts.Poison) []any {
+	return read(ctx, s, "read poison messages", func(p *alerts.Poison) []any {
 		return []any{&p.Sequence, &p.Subject, &p.Reason, &p.Data, &p.At}
 	}, poisonSQL, max)
 }

@@ -60,7 +60,7 @@ type jsonColumn struct{ into any }
 func (d jsonColumn) Scan(src any) error {
 	text, ok := src.(string)
 	if !ok {
-		return fmt.Errorf("a document of type %T", src)
+		return fmt.Errorf("cannot decode JSON from %T", src)
 	}
 	return json.Unmarshal([]byte(text), d.into)
 }

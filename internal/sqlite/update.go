@@ -141,7 +141,7 @@ func (s *Store) transactCounters(ctx context.Context, f func() (committed func()
 	defer func() { err = withAdvice(err) }()
 	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
-		return fmt.Errorf("wait for the transaction before: %w", err)
+		return fmt.Errorf("wait for the previous transaction: %w", err)
 	}
 	defer release()
 	if err := s.checkFiles(); err != nil {

@@ -146,7 +146,7 @@ DELETE FROM usage_requests WHERE id IN (SELECT id FROM usage_requests WHERE at <
 func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (int, error) {
 	hour := before.Truncate(time.Hour).UnixMilli()
 	var n int64
-	err := s.transact(ctx, "roll usage up", func() (wrote bool, err error) {
+	err := s.transact(ctx, "roll up usage", func() (wrote bool, err error) {
 		if _, err = s.execInTx(rollupUsageSQL, hour, max); err != nil {
 			return false, err
 		}
