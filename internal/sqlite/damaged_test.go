@@ -45,7 +45,7 @@ func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.Expire(t.Context(), 1)
-	if err == nil || !strings.Contains(err.Error(), "end that one") {
+	if err == nil || !strings.Contains(err.Error(), "stop it") {
 		t.Errorf("%v; want what to do", err)
 	}
 }
