@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// TestWhatIsSaidOfAJob before, during and after its first run.
-func TestWhatIsSaidOfAJob(t *testing.T) {
+// TestJobStatus before, during and after its first run.
+func TestJobStatus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -29,8 +29,8 @@ func (u *losingAnswers) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claime
 	return claimed, err
 }
 
-// TestAClaimWhoseAnswerWasLostIsDone: otherwise no replica would run the job until the lease is over.
-func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
+// TestClaimWithLostAnswerIsRun: otherwise no replica would run the job until the lease is over.
+func TestClaimWithLostAnswerIsRun(t *testing.T) {
 	t.Parallel()
 	for _, every := range []string{"5s", "10s", "1m"} { // other times come before it is tried again, or do not
 		t.Run(every, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestAClaimWhoseAnswerWasLostIsDone(t *testing.T) {
 	}
 }
 
-// TestAClaimWhoseAnswerCameTooLateIsLeft to its lease: its run could outlast the lease, and overlap with the next.
-func TestAClaimWhoseAnswerCameTooLateIsLeft(t *testing.T) {
+// TestClaimConfirmedTooLateIsNotRun: its run could outlast the lease, and overlap with the next.
+func TestClaimConfirmedTooLateIsNotRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &brittle{Store: eachstore.SQLite(t, nil)}
@@ -86,8 +86,8 @@ func (o *outrun) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, erro
 	return jobs.Claimed{}, errDown
 }
 
-// TestAClaimOfAnotherIsNotTakenForOnesOwn when the answer to a claim was lost.
-func TestAClaimOfAnotherIsNotTakenForOnesOwn(t *testing.T) {
+// TestClaimOfAnotherReplicaIsNotRun when the answer to a claim was lost.
+func TestClaimOfAnotherReplicaIsNotRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &outrun{Store: eachstore.SQLite(t, nil)}
@@ -111,8 +111,8 @@ func (s *slow) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error)
 	}
 }
 
-// TestAClaimIsNotCutShort by a stop or by the end of a request: the run would count as running until its lease is over.
-func TestAClaimIsNotCutShort(t *testing.T) {
+// TestClaimIsNotCanceled by a stop or by the end of a request: the run would count as running until its lease is over.
+func TestClaimIsNotCanceled(t *testing.T) {
 	t.Parallel()
 	run := func(ctx context.Context) (string, error) { return "", ctx.Err() }
 	t.Run("by a stop", func(t *testing.T) {
@@ -164,8 +164,8 @@ func (f *forgetful) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
 	return false, errDown
 }
 
-// TestAnEndIsKeptWithPatience: otherwise the job would be skipped until the lease is over.
-func TestAnEndIsKeptWithPatience(t *testing.T) {
+// TestStoringOutcomeIsRetried: otherwise the job would be skipped until the lease is over.
+func TestStoringOutcomeIsRetried(t *testing.T) {
 	t.Parallel()
 	for _, does := range []bool{false, true} {
 		t.Run(fmt.Sprint("kept all the same: ", does), func(t *testing.T) {
@@ -205,8 +205,8 @@ func (l *late) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
 	return l.Store.FinishRun(ctx, r)
 }
 
-// TestAnEndThatCameTooLateIsTold, as on a machine that slept: the run counts as lost, and stays so.
-func TestAnEndThatCameTooLateIsTold(t *testing.T) {
+// TestOutcomeStoredTooLateIsLogged, as on a machine that slept: the run counts as lost, and stays so.
+func TestOutcomeStoredTooLateIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := &late{eachstore.SQLite(t, nil)}, newNotes()

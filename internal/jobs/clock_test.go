@@ -13,9 +13,9 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
-// TestClockChangesAndMonths runs three replicas in the time zone of Berlin over changes of the clock and ends of months. Each
-// job must run once, at its time in UTC.
-func TestClockChangesAndMonths(t *testing.T) {
+// TestDaylightSavingAndMonthEnds runs three replicas in the time zone of Berlin over changes of the clock and ends of months.
+// Each job must run once, at its time in UTC.
+func TestDaylightSavingAndMonthEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, schedule, from string
@@ -73,9 +73,9 @@ func runsOfThree(t *testing.T, schedule string, from time.Time, lasts time.Durat
 	return times
 }
 
-// TestClockThatWasAhead sets back a clock that was ahead, while a runner runs or between two runners. Then the job must run at
+// TestClockSetBack sets back a clock that was ahead, while a runner runs or between two runners. Then the job must run at
 // its times again, and no time may have two runs.
-func TestClockThatWasAhead(t *testing.T) {
+func TestClockSetBack(t *testing.T) {
 	t.Parallel()
 	const years, little = 10 * 365 * 24 * time.Hour, 90 * time.Second
 	for _, c := range []struct {
@@ -126,9 +126,9 @@ func TestClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// TestARunOfAClockThatWasAheadIsNotTheLast: missed times after it are made up for, a failed run is repeated, and the last run is
+// TestRunInTheFutureIsNotTheLast: missed times after it are made up for, a failed run is repeated, and the last run is
 // a real one.
-func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
+func TestRunInTheFutureIsNotTheLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // from midnight on
 		s, n := eachstore.SQLite(t, nil), newNotes()
@@ -176,9 +176,9 @@ func TestARunOfAClockThatWasAheadIsNotTheLast(t *testing.T) {
 	})
 }
 
-// TestAClockThatIsSetForward: the job's time comes sooner than the runner's timers fire, because timers do not follow when the
+// TestClockSetForward: the job's time comes sooner than the runner's timers fire, because timers do not follow when the
 // clock is set, and stop while the machine sleeps.
-func TestAClockThatIsSetForward(t *testing.T) {
+func TestClockSetForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := eachstore.SQLite(t, nil), newNotes()

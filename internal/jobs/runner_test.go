@@ -20,7 +20,7 @@ import (
 
 // A bubble begins at 2000-01-01 00:00:00 UTC.
 
-func TestRunsAtItsTimes(t *testing.T) {
+func TestJobRunsOnSchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := eachstore.SQLite(t, nil), newNotes()
@@ -66,7 +66,7 @@ func TestJitter(t *testing.T) {
 	})
 }
 
-func TestPanicsAndErrorsAreKept(t *testing.T) {
+func TestPanicsAndErrorsAreStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n, turn := eachstore.SQLite(t, nil), newNotes(), 0
@@ -129,8 +129,8 @@ func (b *brittle) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	return b.Store.Runs(ctx, f)
 }
 
-// TestAnOutageOfTheStoreIsToldOnce: one outage is before the first run, and one later.
-func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
+// TestStoreOutageIsLoggedOnce: one outage is before the first run, and one later.
+func TestStoreOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := &brittle{Store: eachstore.SQLite(t, nil)}, newNotes()
@@ -160,8 +160,8 @@ func TestAnOutageOfTheStoreIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForTheStore if it failed before the first run, or after it.
-func TestAStopDoesNotWaitForTheStore(t *testing.T) {
+// TestCloseDoesNotWaitForStore if it failed before the first run, or after it.
+func TestCloseDoesNotWaitForStore(t *testing.T) {
 	t.Parallel()
 	for _, since := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -234,8 +234,8 @@ func TestCloseCancelsAndWaits(t *testing.T) {
 	})
 }
 
-// TestCloseLeavesAJobThatDoesNotReturn when its context ends.
-func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
+// TestCloseAbandonsStuckJob when the context of Close ends.
+func TestCloseAbandonsStuckJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stuck := make(chan struct{})
@@ -254,7 +254,7 @@ func TestCloseLeavesAJobThatDoesNotReturn(t *testing.T) {
 	})
 }
 
-func TestADeadReplicaIsReplaced(t *testing.T) {
+func TestDeadReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := eachstore.SQLite(t, nil), newNotes()
@@ -273,8 +273,8 @@ func TestADeadReplicaIsReplaced(t *testing.T) {
 	})
 }
 
-// TestADeadReplicaIsSeenSoon: one job is not due for a day, but another one each minute finds the lost run.
-func TestADeadReplicaIsSeenSoon(t *testing.T) {
+// TestDeadReplicaIsFoundByOtherJobs: one job is not due for a day, but another one each minute finds the lost run.
+func TestDeadReplicaIsFoundByOtherJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := eachstore.SQLite(t, nil), newNotes()
@@ -301,8 +301,8 @@ func hourly(run func() (string, error)) jobs.Job {
 		Run: func(context.Context) (string, error) { return run() }}
 }
 
-// TestWhatIsNotDoneIsRepeated: three replicas have a job that fails for a part of an hour.
-func TestWhatIsNotDoneIsRepeated(t *testing.T) {
+// TestFailedRunIsRepeated: three replicas have a job that fails for a part of an hour.
+func TestFailedRunIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n, begun := eachstore.SQLite(t, nil), newNotes(), time.Now()
@@ -333,8 +333,8 @@ func TestWhatIsNotDoneIsRepeated(t *testing.T) {
 	})
 }
 
-// TestWhatIsLostIsRepeated: a replica dies during the run, and another starts later.
-func TestWhatIsLostIsRepeated(t *testing.T) {
+// TestLostRunIsRepeated: a replica dies during the run, and another starts later.
+func TestLostRunIsRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, n := eachstore.SQLite(t, nil), newNotes()
@@ -352,8 +352,8 @@ func TestWhatIsLostIsRepeated(t *testing.T) {
 	})
 }
 
-// TestTheNextRunIsTheSooner of the next time of Schedule and that of Repeat.
-func TestTheNextRunIsTheSooner(t *testing.T) {
+// TestNextRunIsEarlierOfScheduleAndRepeat for a job whose last run failed.
+func TestNextRunIsEarlierOfScheduleAndRepeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fail := func(context.Context) (string, error) { return "", errDown }
@@ -373,8 +373,8 @@ func TestTheNextRunIsTheSooner(t *testing.T) {
 	})
 }
 
-// TestEachRunOnce: of three replicas on one database one does the run, and the others see that.
-func TestEachRunOnce(t *testing.T) {
+// TestOneReplicaDoesEachRun: of three replicas on one database one does the run, and the others see that.
+func TestOneReplicaDoesEachRun(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	ran := make(chan string, 100)
@@ -421,7 +421,7 @@ func await(t *testing.T, n *notes, text string) {
 	}
 }
 
-func TestConfigsThatAreRefused(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	t.Parallel()
 	run := func(context.Context) (string, error) { return "", nil }
 	good := jobs.Job{Name: "j", Run: run}

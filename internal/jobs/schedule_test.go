@@ -47,7 +47,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-func TestSchedulesThatAreRefused(t *testing.T) {
+func TestInvalidSchedules(t *testing.T) {
 	t.Parallel()
 	for spec, word := range map[string]string{
 		"every day":                    "want a cron line",

@@ -86,9 +86,9 @@ func TestTried(t *testing.T) {
 	})
 }
 
-// TestManyTurnsKeepLittle: what fails and works in turn, perhaps a thousand times a second, needs
-// only one timer. Allocations cannot be counted in parallel with other tests.
-func TestManyTurnsKeepLittle(t *testing.T) {
+// TestAlternatingOutcomesDoNotAllocate: what fails and works in turn, perhaps a thousand times a
+// second, needs only one timer. Allocations cannot be counted in parallel with other tests.
+func TestAlternatingOutcomesDoNotAllocate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines story
 		l := New(slog.New(slog.NewTextHandler(&lines, nil)), slog.LevelError, "mail waits", "mail goes on")

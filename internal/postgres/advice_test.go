@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestWhatIsWrongWithTheServerIsTold uses errors of a real server.
-func TestWhatIsWrongWithTheServerIsTold(t *testing.T) {
+// TestAdviceForServerErrors uses errors of a real server.
+func TestAdviceForServerErrors(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
 	begin(t, s, `LOCK TABLE usage_counts`)

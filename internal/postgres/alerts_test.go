@@ -11,10 +11,10 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestTakeText: an id or key that PostgreSQL cannot store fails the whole batch, and nothing of the
-// batch is stored. The caller has to prevent that. Text that is only displayed is sanitized: see
-// package storetest.
-func TestTakeText(t *testing.T) {
+// TestTakeInvalidText: an id or key that PostgreSQL cannot store fails the whole batch, and nothing
+// of the batch is stored. The caller has to prevent that. Text that is only displayed is sanitized:
+// see package storetest.
+func TestTakeInvalidText(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	none := func(alerts.TakeState) (alerts.Changes, error) { return alerts.Changes{}, nil }

@@ -59,10 +59,10 @@ func backup(t *testing.T, s *Store) pgx.Tx {
 	return tx
 }
 
-// TestRowsThatAreGoneAreNotLookedAt: while another transaction, such as a backup, may see deleted
+// TestDeletedJournalRowsAreNotScanned: while another transaction, such as a backup, may see deleted
 // rows of the journal, a worker that starts or was away does not scan them. That would take longer
 // than a statement may.
-func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
+func TestDeletedJournalRowsAreNotScanned(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	away := open(t, Config{URL: s.pool.Config().ConnString()})
@@ -100,8 +100,8 @@ func TestRowsThatAreGoneAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// TestTheFirstRowIsFound, wherever the journal begins and ends.
-func TestTheFirstRowIsFound(t *testing.T) {
+// TestFirstJournalRowIsFound, wherever the journal begins and ends.
+func TestFirstJournalRowIsFound(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, open(t, Config{}))
 	for _, rows := range [][2]int64{{0, 0}, {0, 1}, {0, 5000}, {1, 4}, {7, 7}, {1 << 50, 1<<50 + 4999}, {3, 1026}, {3, 1027}} {
@@ -118,9 +118,9 @@ func TestTheFirstRowIsFound(t *testing.T) {
 	}
 }
 
-// TestABeginningThatIsMissingIsTold: no row says that those before the first one are folded. What
-// the error advises works.
-func TestABeginningThatIsMissingIsTold(t *testing.T) {
+// TestMissingFirstJournalRowsAreReported: no row says that those before the first one are folded.
+// What the error advises works.
+func TestMissingFirstJournalRowsAreReported(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, storetest.FoldPolicies[3])

@@ -46,9 +46,9 @@ func expire(t *testing.T, s *Store, max, want int) {
 	}
 }
 
-// TestNobodyWaitsForTheDiskBehindAnExpiry: expired rows may be back after a crash, so their removal
+// TestExpireCommitsWithoutSync: expired rows may be back after a crash, so their removal
 // commits without a sync, which decisions would wait for. Every other commit syncs.
-func TestNobodyWaitsForTheDiskBehindAnExpiry(t *testing.T) {
+func TestExpireCommitsWithoutSync(t *testing.T) {
 	t.Parallel()
 	s, resting := twoStores(t)
 	setFoldPolicy(s, s.foldPolicy)
@@ -98,9 +98,9 @@ func makeDirty(t *testing.T, s *Store, n int, expires int64) {
 	update(t, s, batch(keys...), setUntil("1", expires))
 }
 
-// TestAnExpiryReadsNoMoreThanItRemoves, however many dirty counters have expired: all workers would
+// TestExpireReadsNoMoreThanItRemoves, however many dirty counters have expired: all workers would
 // wait for it.
-func TestAnExpiryReadsNoMoreThanItRemoves(t *testing.T) {
+func TestExpireReadsNoMoreThanItRemoves(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
@@ -113,9 +113,9 @@ func TestAnExpiryReadsNoMoreThanItRemoves(t *testing.T) {
 	}
 }
 
-// TestAnExpiryHasItsConnectionBeforeItsTurn: all connections of its pool may be busy, and decisions
-// would wait as well.
-func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
+// TestExpireAcquiresConnectionBeforeWriteLock: all connections of its pool may be busy, and
+// decisions would wait as well.
+func TestExpireAcquiresConnectionBeforeWriteLock(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
@@ -137,9 +137,9 @@ func TestAnExpiryHasItsConnectionBeforeItsTurn(t *testing.T) {
 	}
 }
 
-// TestAnExpiryGoesOnBehindOldVersions: removing the old table rows of dirty counters counts as
-// progress, although it removes no counter.
-func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
+// TestExpireContinuesPastRowsOfDirtyCounters: removing the old table rows of dirty counters counts
+// as progress, although it removes no counter.
+func TestExpireContinuesPastRowsOfDirtyCounters(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
@@ -154,9 +154,9 @@ func TestAnExpiryGoesOnBehindOldVersions(t *testing.T) {
 	}
 }
 
-// TestWhatHasGoneIsNotLookedAtForEachFew: while another transaction, such as a backup, may see
+// TestExpireDoesNotRescanDeletedRows: while another transaction, such as a backup, may see
 // deleted rows, they are not scanned for each batch.
-func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
+func TestExpireDoesNotRescanDeletedRows(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
@@ -188,8 +188,8 @@ func TestWhatHasGoneIsNotLookedAtForEachFew(t *testing.T) {
 	expire(t, s, few, 2*(left-times*few+1))
 }
 
-// TestAnExpiryEndsWhereOthersHoldAll rows that it has found. It removes them when they are free.
-func TestAnExpiryEndsWhereOthersHoldAll(t *testing.T) {
+// TestExpireEndsWhenAllRowsAreLocked by others. It removes them once they are free.
+func TestExpireEndsWhenAllRowsAreLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)

@@ -15,9 +15,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestCreators has two workers decide about one new counter at the same time: the second one waits
-// for its turn, and decides over what the first one has written.
-func TestCreators(t *testing.T) {
+// TestConcurrentCreatorsOfOneCounter has two workers decide about one new counter at the same time:
+// the second one waits for its turn, and decides over what the first one has written.
+func TestConcurrentCreatorsOfOneCounter(t *testing.T) {
 	first, second := twoStores(t)
 	done := make(chan error, 1)
 	err := first.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
@@ -92,9 +92,9 @@ func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatStandsStill has a worker hang while it has the turn: the server takes the turn
+// TestHangingWorkerLosesItsTurn has a worker hang while it has the turn: the server takes the turn
 // away.
-func TestAWorkerThatStandsStill(t *testing.T) {
+func TestHangingWorkerLosesItsTurn(t *testing.T) {
 	still, s := twoStores(t)
 	begun, end := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
@@ -244,9 +244,9 @@ func TestSilentConnections(t *testing.T) {
 	await("the relay", back, 8*time.Second)
 }
 
-// TestDecisionsDoNotWaitForOthersOnSilentConnections: other work that takes writeLock has as much
+// TestSilentConnectionsOfOtherWorkDoNotBlockDecisions: other work that takes writeLock has as much
 // time as its caller, which may be minutes, and meets a silent connection.
-func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
+func TestSilentConnectionsOfOtherWorkDoNotBlockDecisions(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]func(context.Context, *Store) error{
 		"expire": func(ctx context.Context, s *Store) error { _, err := s.Expire(ctx, 100); return err },
@@ -295,9 +295,9 @@ func TestDecisionsDoNotWaitForOthersOnSilentConnections(t *testing.T) {
 	}
 }
 
-// TestTheEndOfARestHoldsUpNoDecisionForLong: a worker takes over when a database fails, so its
+// TestEndOfRestDoesNotDelayDecisions: a worker takes over when a database fails, so its
 // connections may be silent.
-func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
+func TestEndOfRestDoesNotDelayDecisions(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
@@ -319,9 +319,9 @@ func TestTheEndOfARestHoldsUpNoDecisionForLong(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForARollbackThatHangs has a connection go silent in the middle of a transaction
+// TestHangingRollbackReleasesWriteLock has a connection go silent in the middle of a transaction
 // that writes nothing: writeLock is released nevertheless.
-func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
+func TestHangingRollbackReleasesWriteLock(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]func(ctx context.Context, s *Store, silent func()) error{
 		"its time is over": func(ctx context.Context, s *Store, silent func()) error {
@@ -374,9 +374,9 @@ func TestNobodyWaitsForARollbackThatHangs(t *testing.T) {
 	}
 }
 
-// TestConnectionsThatTakeLongToMake has a server that accepts connections more slowly than a
+// TestSlowConnects has a server that accepts connections more slowly than a
 // transaction times out, as after a failover with a storm of connections.
-func TestConnectionsThatTakeLongToMake(t *testing.T) {
+func TestSlowConnects(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url + "&connect_timeout=20"})
 	update(t, s, batch("a"), set("1"))
@@ -393,9 +393,9 @@ func TestConnectionsThatTakeLongToMake(t *testing.T) {
 	}
 }
 
-// TestAStandbyIsNoServer has an address lead to a standby for a moment, as in a switchover, and to
-// the primary again: no connection that was made meanwhile is kept.
-func TestAStandbyIsNoServer(t *testing.T) {
+// TestConnectionsToStandbyAreNotKept has an address lead to a standby for a moment, as in a
+// switchover, and to the primary again: no connection that was made meanwhile is kept.
+func TestConnectionsToStandbyAreNotKept(t *testing.T) {
 	primary := testenv.PostgresServer(t).Migrated()
 	standby := primary.Standby()
 	proxy := startProxy(t, primary.URL)
@@ -429,8 +429,8 @@ func TestAStandbyIsNoServer(t *testing.T) {
 	}
 }
 
-// TestCloseOfSilentConnections: a store whose server does not answer can be closed.
-func TestCloseOfSilentConnections(t *testing.T) {
+// TestCloseWithSilentConnections: a store whose server does not answer can be closed.
+func TestCloseWithSilentConnections(t *testing.T) {
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url, relayTimeout: 7 * time.Second})
 	update(t, s, batch("a"), set("1"))

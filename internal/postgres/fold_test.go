@@ -54,7 +54,7 @@ func expectTable(t *testing.T, when string, s *Store, want map[string]string, di
 	}
 }
 
-func TestACounterThatWasReadForItsChangeIsWrittenAtOnce(t *testing.T) {
+func TestCounterReadForChangeIsWrittenThrough(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	update(t, s, batch("a", "new", "c"), setForever("2"))
@@ -70,7 +70,7 @@ func TestACounterThatWasReadForItsChangeIsWrittenAtOnce(t *testing.T) {
 }
 
 // A counter whose row has moved becomes dirty, and is folded.
-func TestACounterThatHasMovedIsFolded(t *testing.T) {
+func TestMovedCounterIsFolded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		sql       string
@@ -110,8 +110,8 @@ func TestACounterThatHasMovedIsFolded(t *testing.T) {
 	}
 }
 
-// TestPlacesAreNotKept: a ctid is known only until the row is changed.
-func TestPlacesAreNotKept(t *testing.T) {
+// TestCTIDIsForgottenAfterChange: a ctid is known only until the row is changed.
+func TestCTIDIsForgottenAfterChange(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	for _, step := range []struct {
@@ -128,7 +128,7 @@ func TestPlacesAreNotKept(t *testing.T) {
 }
 
 // If others write too, they take a changed counter for dirty, and fold it.
-func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
+func TestNoWriteThroughWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
@@ -140,9 +140,9 @@ func TestWhatOthersFoldIsNotWrittenAtOnce(t *testing.T) {
 	expectTable(t, "none did", s, map[string]string{"a": "1", "b": "1", "c": "2"}, 2)
 }
 
-// TestACleanStopLeavesNothingInTheJournal, even if the last change needs no folding: an older
+// TestCleanStopEmptiesJournal, even if the last change needs no folding: an older
 // schema has no journal.
-func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
+func TestCleanStopEmptiesJournal(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	s.shuttingDown = true // so that the row of the change is the first one that stays
@@ -159,9 +159,9 @@ func TestACleanStopLeavesNothingInTheJournal(t *testing.T) {
 	}
 }
 
-// TestWhoReadsSeldomKeepsItsPlace: rows that are not needed stay for some seconds. Otherwise a
+// TestInfrequentReaderKeepsItsCache: rows that are not needed stay for some seconds. Otherwise a
 // worker that seldom reads the journal would reset its cache each time.
-func TestWhoReadsSeldomKeepsItsPlace(t *testing.T) {
+func TestInfrequentReaderKeepsItsCache(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})

@@ -144,10 +144,10 @@ func startFlakyWorkers(t *testing.T, direct string, seed uint64) (workers []*fla
 	return workers
 }
 
-// TestFates has workers charge over connections that are cut, delayed and given up in the middle of
-// transactions, while folding, resets and expiry run: the database has what was answered, and all
-// workers agree.
-func TestFates(t *testing.T) {
+// TestModelWithBrokenConnections has workers charge over connections that are cut, delayed and
+// given up in the middle of transactions, while folding, resets and expiry run: the database has
+// what was answered, and all workers agree.
+func TestModelWithBrokenConnections(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
 	seed := rand.Uint64()

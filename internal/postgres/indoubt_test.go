@@ -17,9 +17,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestTheFateOfACommitIsFoundOut has the connection break during a commit, before or after the
+// TestCommitOutcomeIsResolved has the connection break during a commit, before or after the
 // server has received it: a committed transaction is answered as such, another one may run again.
-func TestTheFateOfACommitIsFoundOut(t *testing.T) {
+func TestCommitOutcomeIsResolved(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]func(t *testing.T, s *Store) engine.Turn{
 		"over what is remembered": func(*testing.T, *Store) engine.Turn { return nil },
@@ -90,8 +90,8 @@ func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committ
 	}
 }
 
-// TestALookThatFailsIsNotTheLast has the connections of the polls break, one after the other.
-func TestALookThatFailsIsNotTheLast(t *testing.T) {
+// TestOutcomeLookupIsRetried has the connections of the polls break, one after the other.
+func TestOutcomeLookupIsRetried(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
@@ -107,9 +107,9 @@ func TestALookThatFailsIsNotTheLast(t *testing.T) {
 	}
 }
 
-// TestTheFateOfACommitBehindItsDeadline: a process that was stopped finds its deadline passed and
+// TestCommitOutcomeAfterDeadline: a process that was stopped finds its deadline passed and
 // the answer lost.
-func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
+func TestCommitOutcomeAfterDeadline(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
@@ -126,9 +126,9 @@ func TestTheFateOfACommitBehindItsDeadline(t *testing.T) {
 	}
 }
 
-// TestAServerThatHangsIsNoLostRace: for the circuit breaker it has to remain a failure, though
+// TestHangingServerIsNotAConflict: for the circuit breaker it has to remain a failure, though
 // nothing was written.
-func TestAServerThatHangsIsNoLostRace(t *testing.T) {
+func TestHangingServerIsNotAConflict(t *testing.T) {
 	t.Parallel()
 	proxy := startProxy(t, testenv.Postgres(t))
 	s := open(t, Config{URL: proxy.url})
@@ -147,8 +147,9 @@ func TestAServerThatHangsIsNoLostRace(t *testing.T) {
 	}
 }
 
-// TestAFateThatTheJournalTellsNoMore: others have folded, and deleted the row.
-func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
+// TestCommitOutcomeFromJournalRows: if others have folded and deleted the row, the outcome stays
+// unknown.
+func TestCommitOutcomeFromJournalRows(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	for range 3 {
@@ -176,9 +177,9 @@ func TestAFateThatTheJournalTellsNoMore(t *testing.T) {
 	}
 }
 
-// TestAFateThatIsReadBeforeTheLookFails has the connection of the poll break at every point of the
+// TestCommitOutcomeIsKnownOnceRowIsRead has the connection of the poll break at every point of the
 // answer, and all later ones too: once the row was read, the outcome is known.
-func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
+func TestCommitOutcomeIsKnownOnceRowIsRead(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)
@@ -207,9 +208,9 @@ func TestAFateThatIsReadBeforeTheLookFails(t *testing.T) {
 	}
 }
 
-// TestACommitThatComesLate: an optimistic transaction may arrive after a poll in turn, until its
+// TestLateCommitIsResolved: an optimistic transaction may arrive after a poll in turn, until its
 // deadline.
-func TestACommitThatComesLate(t *testing.T) {
+func TestLateCommitIsResolved(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, storetest.FoldPolicies[3])
@@ -250,10 +251,10 @@ func TestACommitThatComesLate(t *testing.T) {
 	}
 }
 
-// TestNothingIsInDoubtForLong sends requests without ids over connections that are cut all the
-// time, each in the middle of a transaction: exactly what was allowed is charged, and no request is
-// answered without the store.
-func TestNothingIsInDoubtForLong(t *testing.T) {
+// TestCutConnectionsChargeExactlyWhatWasAllowed sends requests without ids over connections that
+// are cut all the time, each in the middle of a transaction: exactly what was allowed is charged,
+// and no request is answered without the store.
+func TestCutConnectionsChargeExactlyWhatWasAllowed(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
 	proxy := startProxy(t, direct)

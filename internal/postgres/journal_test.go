@@ -16,7 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-func TestRecord(t *testing.T) {
+func TestRecordRoundTrip(t *testing.T) {
 	a, b, c := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x01ä", Name: ""}, engine.CounterID{Key: "c", Name: "1h"}
 	var r record
 	r.begin(300)
@@ -56,8 +56,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestDecodeAnything has rows with a correct checksum and a wrong content.
-func TestDecodeAnything(t *testing.T) {
+// TestDecodeInvalidContent has rows with a correct checksum and a wrong content.
+func TestDecodeInvalidContent(t *testing.T) {
 	row := func(body []byte) []byte {
 		r := record{data: body}
 		r.seal()
@@ -154,8 +154,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestTheJournalIsShort: folded rows are deleted, whichever worker folds.
-func TestTheJournalIsShort(t *testing.T) {
+// TestFoldedJournalRowsAreDeleted, whichever worker folds.
+func TestFoldedJournalRowsAreDeleted(t *testing.T) {
 	a, b := twoStores(t)
 	for _, s := range []*Store{a, b} {
 		setFoldPolicy(s, storetest.FoldPolicies[0])
@@ -178,9 +178,9 @@ func TestTheJournalIsShort(t *testing.T) {
 	}
 }
 
-// TestAnotherJournal has the database restored to an older state while a worker runs: the worker
-// notices, however many rows were written since.
-func TestAnotherJournal(t *testing.T) {
+// TestRestoredJournalIsNoticed has the database restored to an older state while a worker runs: the
+// worker notices, however many rows were written since.
+func TestRestoredJournalIsNoticed(t *testing.T) {
 	s, other := twoStores(t)
 	write(t, s, "1")
 	conn := connect(t, s)
@@ -216,7 +216,7 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
-func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
+func TestCachedCleanRowsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, dirty := range []int{0, 10, maxRows - cleanReserve, maxRows} {
 		m := newCounterCache()
@@ -237,8 +237,8 @@ func TestTheCleanRowsRememberedAreBounded(t *testing.T) {
 	}
 }
 
-// TestDirtyRowsThatHaveExpiredAreFound, without a scan of all if none has.
-func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
+// TestExpiredDirtyRowsAreFound, without a scan of all if none has.
+func TestExpiredDirtyRowsAreFound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m, pick := newCounterCache(), func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
@@ -277,7 +277,7 @@ func TestDirtyRowsThatHaveExpiredAreFound(t *testing.T) {
 	})
 }
 
-func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
+func TestFoldOfFewerDirtyRowsThanAsked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
@@ -289,7 +289,7 @@ func TestAFoldTakesNoMoreThanThereIs(t *testing.T) {
 }
 
 // A worker without requests caches no more clean rows than one with requests.
-func TestAnIdleWorkerForgets(t *testing.T) {
+func TestIdleWorkerEvictsCleanRows(t *testing.T) {
 	t.Parallel()
 	idle, busy := twoStores(t)
 	setFoldPolicy(idle, idle.foldPolicy)
@@ -346,7 +346,7 @@ func expiredButNamed(t *testing.T, s *Store) {
 
 // Another worker charges an expired counter again, while the one that has removed it from the table
 // waits to say so in the journal.
-func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
+func TestExpireKeepsCounterChargedMeanwhile(t *testing.T) {
 	t.Parallel()
 	a, b := twoStores(t)
 	setFoldPolicy(a, a.foldPolicy)
@@ -372,7 +372,7 @@ func TestACounterChargedAnewIsNotRemoved(t *testing.T) {
 
 // A counter that was removed as expired, and looked up once more, stays removed: the journal says
 // so.
-func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
+func TestExpiredCounterStaysRemovedAfterLookup(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	setFoldPolicy(s, s.foldPolicy)
@@ -388,7 +388,7 @@ func TestACounterThatWasLookedUpAgainStaysRemoved(t *testing.T) {
 
 // A worker that finds its rows deleted while it waits to write a removal does not know which
 // counters were charged meanwhile.
-func TestWhoHasLostItsPlaceRemovesNothing(t *testing.T) {
+func TestExpireRemovesNothingAfterCacheReset(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
 	setFoldPolicy(s, s.foldPolicy)

@@ -10,9 +10,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestWhyAConnectFailedIsToldOnce: if the server has no TLS, the attempts with TLS fail first,
+// TestConnectErrorIsOneLine: if the server has no TLS, the attempts with TLS fail first,
 // which is not the reason.
-func TestWhyAConnectFailedIsToldOnce(t *testing.T) {
+func TestConnectErrorIsOneLine(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse(testenv.Postgres(t))
 	if err != nil {

@@ -94,9 +94,9 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestARoleThatMayNotMigrateIsToldWhichMay, on a database without any migration, and on one whose
+// TestMigrateWithoutPrivilegeNamesRightRole, on a database without any migration, and on one whose
 // tables another role owns.
-func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
+func TestMigrateWithoutPrivilegeNamesRightRole(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"empty": testenv.EmptyPostgres(t), "migrated": testenv.Postgres(t)} {
 		u, err := url.Parse(text)
@@ -117,8 +117,8 @@ func TestARoleThatMayNotMigrateIsToldWhichMay(t *testing.T) {
 	}
 }
 
-// TestAStepThatFailsIsNotHalfDone, nor reported so.
-func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
+// TestFailedMigrationIsRolledBack, and the error says so.
+func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	s := open(t, Config{URL: url})
@@ -139,7 +139,7 @@ func TestAStepThatFailsIsNotHalfDone(t *testing.T) {
 }
 
 // A worker that ran on partitions would charge counters of other keys: those with the same ctid.
-func TestPartitionsAreRefused(t *testing.T) {
+func TestPartitionedTableIsRejected(t *testing.T) {
 	s := open(t, Config{})
 	_, err := connect(t, s).Exec(t.Context(), `
 DROP TABLE counters;

@@ -10,9 +10,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestRelayDies ends the session of a relay in the middle of its publish, as kill -9 of the worker
-// does: its events are free at once.
-func TestRelayDies(t *testing.T) {
+// TestKilledRelayFreesItsEvents ends the session of a relay in the middle of its publish, as kill
+// -9 of the worker does: its events are free at once.
+func TestKilledRelayFreesItsEvents(t *testing.T) {
 	s := open(t, Config{})
 	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
 		return engine.Changes{Events: []engine.Event{{ID: "1", Type: engine.EventWarning}}}
@@ -44,8 +44,8 @@ func TestRelayDies(t *testing.T) {
 	}
 }
 
-// TestRelayDoesNotStarve blocks the relays: decisions go on.
-func TestRelayDoesNotStarve(t *testing.T) {
+// TestBlockedRelaysDoNotBlockDecisions blocks the relays: decisions go on.
+func TestBlockedRelaysDoNotBlockDecisions(t *testing.T) {
 	s := open(t, Config{MaxConns: 1})
 	for _, id := range []string{"1", "2"} {
 		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes {
@@ -98,9 +98,8 @@ func publish(t *testing.T, s *Store, max int) (ids []string) {
 	return ids
 }
 
-// TestEventsThatAreGoneAreNotLookedAt by each relay, while another transaction, such as a backup,
-// may see them.
-func TestEventsThatAreGoneAreNotLookedAt(t *testing.T) {
+// TestRelayDoesNotScanDeletedEvents, while another transaction, such as a backup, may see them.
+func TestRelayDoesNotScanDeletedEvents(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	backup(t, s)
@@ -123,9 +122,9 @@ func TestEventsThatAreGoneAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// TestEventsThatOthersHadInHandComeAgain: the outbox starts with locked events as long as they are
+// TestEventsReleasedByOthersAreRelayed: the outbox starts with locked events as long as they are
 // there.
-func TestEventsThatOthersHadInHandComeAgain(t *testing.T) {
+func TestEventsReleasedByOthersAreRelayed(t *testing.T) {
 	t.Parallel()
 	a, b := twoStores(t)
 	insert := `INSERT INTO outbox (id, type, data) SELECT i, 'limits.warning', '{}' FROM generate_series(%d, %d) i`
@@ -148,9 +147,9 @@ func TestEventsThatOthersHadInHandComeAgain(t *testing.T) {
 	}
 }
 
-// TestEventsWithNumbersThatWereGivenBeforeAreFound: a server that took over assigns numbers again
+// TestEventsWithReusedNumbersAreRelayed: a server that took over assigns numbers again
 // that it never received.
-func TestEventsWithNumbersThatWereGivenBeforeAreFound(t *testing.T) {
+func TestEventsWithReusedNumbersAreRelayed(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	insert := `INSERT INTO outbox (seq, id, type, data) OVERRIDING SYSTEM VALUE VALUES (%d, 'e%d', 'limits.warning', '{}')`

@@ -9,10 +9,10 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestPreparedStatementsThatAreOutdated has a column with a new type, or the statements
+// TestOutdatedPreparedStatements has a column with a new type, or the statements
 // deallocated: decisions do not fail, whether they have the turn already, take it, or are
 // optimistic.
-func TestPreparedStatementsThatAreOutdated(t *testing.T) {
+func TestOutdatedPreparedStatements(t *testing.T) {
 	s := open(t, Config{MaxConns: 2})
 	conn := connect(t, s)
 	retype := func(table, column, to string) {

@@ -19,9 +19,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestSessionsBehindAPooler: a pooler of sessions accepts both pools, and their settings are in
+// TestSessionPoolerIsAccepted: a pooler of sessions accepts both pools, and their settings are in
 // effect.
-func TestSessionsBehindAPooler(t *testing.T) {
+func TestSessionPoolerIsAccepted(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t), pool)})
 	if err := s.CheckSessions(t.Context()); err != nil {
@@ -47,8 +47,8 @@ func TestSessionsBehindAPooler(t *testing.T) {
 	}
 }
 
-// TestPoolersOfTransactionsAreRefused: nothing starts with one in between.
-func TestPoolersOfTransactionsAreRefused(t *testing.T) {
+// TestTransactionPoolerIsRejected: nothing starts with one in between.
+func TestTransactionPoolerIsRejected(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
 	url := startPooler(t, testenv.Postgres(t), p.pool)
@@ -67,9 +67,9 @@ func TestPoolersOfTransactionsAreRefused(t *testing.T) {
 	check("migrate status", err)
 }
 
-// TestAPoolerWithoutASessionLeft: such a pooler accepts connections and does not answer. The error
+// TestPoolerWithoutFreeSession: such a pooler accepts connections and does not answer. The error
 // says what may be missing.
-func TestAPoolerWithoutASessionLeft(t *testing.T) {
+func TestPoolerWithoutFreeSession(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
 	url := startPooler(t, testenv.Postgres(t), p.pool) + "&connect_timeout=1"
@@ -86,9 +86,9 @@ func TestAPoolerWithoutASessionLeft(t *testing.T) {
 	check("migrate up", err)
 }
 
-// TestASessionThatWasAnothers: prepared statements that another client left in a session do not
+// TestReusedPoolerSession: prepared statements that another client left in a session do not
 // conflict with ours.
-func TestASessionThatWasAnothers(t *testing.T) {
+func TestReusedPoolerSession(t *testing.T) {
 	t.Parallel()
 	cfg, err := parse(testenv.Postgres(t))
 	if err != nil {

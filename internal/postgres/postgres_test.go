@@ -142,8 +142,8 @@ UPDATE alert_deliveries SET created_at = created_at - $1, due_at = due_at - $1,
 	replayed_at = CASE replayed_at WHEN 0 THEN 0 ELSE replayed_at - $1 END`
 )
 
-// TestSessions: the settings are in effect, and those of the URL take precedence.
-func TestSessions(t *testing.T) {
+// TestSessionSettings: the settings are in effect, and those of the URL take precedence.
+func TestSessionSettings(t *testing.T) {
 	t.Parallel()
 	base := testenv.Postgres(t)
 	for _, settings := range []string{

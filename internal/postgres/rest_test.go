@@ -12,8 +12,8 @@ func rows(t *testing.T, s *Store) (n int, last int64) {
 	return n, last
 }
 
-// TestWhoRestsWritesNothingToTheJournal: it has no reason to, and an alerter has no privilege to.
-func TestWhoRestsWritesNothingToTheJournal(t *testing.T) {
+// TestRestingStoreDoesNotWriteJournal: it has no reason to, and an alerter has no privilege to.
+func TestRestingStoreDoesNotWriteJournal(t *testing.T) {
 	t.Parallel()
 	worker, alerter := twoStores(t)
 	setFoldPolicy(worker, worker.foldPolicy)
@@ -32,8 +32,8 @@ func TestWhoRestsWritesNothingToTheJournal(t *testing.T) {
 	}
 }
 
-// TestWhatOthersHaveDroppedIsNotDroppedAgain, nor searched row by row.
-func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
+// TestRowsDeletedByOthersAreNotDeletedAgain, nor searched row by row.
+func TestRowsDeletedByOthersAreNotDeletedAgain(t *testing.T) {
 	t.Parallel()
 	busy := openAsSoleWriter(t)
 	idle := open(t, Config{URL: busy.pool.Config().ConnString()})
@@ -70,9 +70,9 @@ func TestWhatOthersHaveDroppedIsNotDroppedAgain(t *testing.T) {
 	}
 }
 
-// TestACleanStopAfterAPause: what was folded and deleted before leaves no more rows than what is
-// folded now.
-func TestACleanStopAfterAPause(t *testing.T) {
+// TestCleanStopAfterPauseLeavesOneRow: what was folded and deleted before leaves no more rows than
+// what is folded now.
+func TestCleanStopAfterPauseLeavesOneRow(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	update(t, s, batch("new"), setForever("1"))
@@ -88,8 +88,8 @@ func TestACleanStopAfterAPause(t *testing.T) {
 	}
 }
 
-// TestAStopFoldsWhatAnotherLeft: a limiter without requests folds what a killed one left.
-func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
+// TestStopFoldsJournalOfKilledWorker: a limiter without requests folds what a killed one left.
+func TestStopFoldsJournalOfKilledWorker(t *testing.T) {
 	t.Parallel()
 	killed, next := twoStores(t)
 	setFoldPolicy(killed, killed.foldPolicy)
@@ -105,9 +105,9 @@ func TestAStopFoldsWhatAnotherLeft(t *testing.T) {
 	expectTable(t, "stopped", next, map[string]string{"a": "1"}, 0)
 }
 
-// TestAStopLeavesTheJournalToWhoGoesOn: the worker that has taken over folds it, and would wait for
+// TestStopLeavesJournalToActiveWorker: the worker that has taken over folds it, and would wait for
 // its turn meanwhile.
-func TestAStopLeavesTheJournalToWhoGoesOn(t *testing.T) {
+func TestStopLeavesJournalToActiveWorker(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{LockTimeout: 10 * time.Second})
 	setFoldPolicy(s, s.foldPolicy)

@@ -98,9 +98,9 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestAnEncodingThatHoldsNoUTF8IsRefused: a single request with such a character would open the
+// TestEncodingWithoutUTF8IsRejected: a single request with such a character would open the
 // circuit for all.
-func TestAnEncodingThatHoldsNoUTF8IsRefused(t *testing.T) {
+func TestEncodingWithoutUTF8IsRejected(t *testing.T) {
 	t.Parallel()
 	at := newDatabase(t, "EUC_JP")
 	want := func(act string, err error) {
@@ -113,9 +113,9 @@ func TestAnEncodingThatHoldsNoUTF8IsRefused(t *testing.T) {
 	want("check schema", open(t, Config{URL: at}).CheckSchema(t.Context()))
 }
 
-// TestWhatWasAnsweredIsOnTheDisk, whatever the default of a role or database. Whether commits wait
+// TestAnsweredDecisionsAreDurable, whatever the default of a role or database. Whether commits wait
 // for standbys is the operator's choice.
-func TestWhatWasAnsweredIsOnTheDisk(t *testing.T) {
+func TestAnsweredDecisionsAreDurable(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{"off": "on", "on": "on", "local": "local", "remote_apply": "remote_apply"} {
 		s := open(t, Config{URL: newDatabase(t, "UTF8", "synchronous_commit = "+set)})
@@ -143,8 +143,8 @@ SET transaction_read_only = off;
 CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.25); END';
 CREATE EVENT TRIGGER slow ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION slow()`
 
-// TestMigrationsRunAsNeeded has a database whose defaults would break migrations.
-func TestMigrationsRunAsNeeded(t *testing.T) {
+// TestMigrationsOverrideDatabaseDefaults has a database whose defaults would break migrations.
+func TestMigrationsOverrideDatabaseDefaults(t *testing.T) {
 	t.Parallel()
 	at := newDatabase(t, "UTF8", "default_transaction_read_only = on", "default_transaction_isolation = serializable", "statement_timeout = 200",
 		"idle_in_transaction_session_timeout = 1", "TimeZone = 'Pacific/Kiritimati'", "client_encoding = WIN1252")

@@ -59,7 +59,7 @@ func twoStores(t *testing.T) (a, b *Store) {
 	return a, open(t, Config{URL: a.pool.Config().ConnString()})
 }
 
-func TestWhatAWorkerWroteLastIsNotReadAgain(t *testing.T) {
+func TestSoleWriterDecidesOptimistically(t *testing.T) {
 	s := open(t, Config{})
 	expect(t, "new rows", write(t, s, "1"), inTurn, "")
 	expect(t, "after that", write(t, s, "2"), optimistic, "1")
@@ -69,7 +69,7 @@ func TestWhatAWorkerWroteLastIsNotReadAgain(t *testing.T) {
 	}
 }
 
-func TestWhatAnotherWorkerWroteIsReadInTurn(t *testing.T) {
+func TestWritesOfOtherWorkersAreReadInTurn(t *testing.T) {
 	s, other := twoStores(t)
 	write(t, s, "1")
 	update(t, other, batch("b"), set("other"))
@@ -83,7 +83,7 @@ func TestWhatAnotherWorkerWroteIsReadInTurn(t *testing.T) {
 	expect(t, "then", write(t, s, "4"), optimistic, "3")
 }
 
-func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T) {
+func TestOptimisticDecisionIsStaleIfClockIsOff(t *testing.T) {
 	s := open(t, Config{})
 	for _, off := range []int64{-60_000, 60_000} {
 		write(t, s, "1")
@@ -94,7 +94,7 @@ func TestADecisionAheadHoldsOnlyWhileTheClockIsWhereItWasTakenToBe(t *testing.T)
 	}
 }
 
-func TestADecisionAheadStoresItsEvents(t *testing.T) {
+func TestOptimisticDecisionStoresEvents(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	update(t, s, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
@@ -114,7 +114,7 @@ func TestADecisionAheadStoresItsEvents(t *testing.T) {
 }
 
 // A decision that another worker has overtaken writes nothing, and above all no events.
-func TestAStaleDecisionLeavesNoEvents(t *testing.T) {
+func TestStaleDecisionStoresNoEvents(t *testing.T) {
 	s, other := twoStores(t)
 	write(t, s, "1")
 	write(t, other, "2")
@@ -130,7 +130,7 @@ func TestAStaleDecisionLeavesNoEvents(t *testing.T) {
 	}
 }
 
-func TestAnUnsureDecisionIsMadeAgainInTurn(t *testing.T) {
+func TestUnsureDecisionIsRepeatedInTurn(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	var w decideCounter
@@ -144,7 +144,7 @@ func TestAnUnsureDecisionIsMadeAgainInTurn(t *testing.T) {
 
 // A slow reading of the clock is imprecise: what is lent by it must certainly end within its
 // window.
-func TestADecisionAheadKnowsWhatTheClockMayBe(t *testing.T) {
+func TestOptimisticDecisionKnowsClockRange(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	sent := time.Now()
@@ -177,7 +177,7 @@ func awaitTurn(t *testing.T, s *Store) engine.Turn {
 	return turn
 }
 
-func TestNobodyElseWritesInATurnThatWasAwaited(t *testing.T) {
+func TestAwaitedTurnExcludesOtherWriters(t *testing.T) {
 	s, other := twoStores(t)
 	write(t, s, "1")
 	b := batch("a", "b", "new")
@@ -202,7 +202,7 @@ func TestNobodyElseWritesInATurnThatWasAwaited(t *testing.T) {
 
 // Requests that gather in a turn may have arrived after the clock was read. So a decision has a
 // range of time, and is made again at an exact time if that matters.
-func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
+func TestAwaitedTurnDecidesAfterRequestsArrive(t *testing.T) {
 	s := open(t, Config{})
 	write(t, s, "1")
 	for _, unsure := range []bool{false, true} {
@@ -231,7 +231,7 @@ func TestADecisionInATurnThatWasAwaitedIsNotBeforeItsRequest(t *testing.T) {
 
 // A statement sees the journal as of its turn: the row that it expects to be the last may be gone
 // by then, together with later ones.
-func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
+func TestJournalRowIsNotAppendedToDeletedRows(t *testing.T) {
 	s := open(t, Config{LockTimeout: 10 * time.Second})
 	setFoldPolicy(s, s.foldPolicy)
 	write(t, s, "1")
@@ -255,9 +255,9 @@ func TestARowIsNotWrittenBehindOnesThatAreGone(t *testing.T) {
 	}
 }
 
-// TestSessionsAreAsNeeded has a database whose defaults would break single statements outside of a
-// transaction.
-func TestSessionsAreAsNeeded(t *testing.T) {
+// TestSessionsOverrideDatabaseDefaults has a database whose defaults would break single statements
+// outside of a transaction.
+func TestSessionsOverrideDatabaseDefaults(t *testing.T) {
 	s := open(t, Config{})
 	for _, name := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
 		if _, err := connect(t, s).Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+name+`', current_database()); END $$`); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// TestUsageIsSummedUpInMemory checks the plan that the connection keeps: sorting minutes to sum
+// TestUsageIsSummedInMemory checks the plan that the connection keeps: sorting minutes to sum
 // them up would use the disk.
-func TestUsageIsSummedUpInMemory(t *testing.T) {
+func TestUsageIsSummedInMemory(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	if _, err := s.TopUsage(t.Context(), usage.TopQuery{By: usage.ByUsed, Until: 1, Max: 1}); err != nil {
@@ -39,9 +39,8 @@ func TestUsageIsSummedUpInMemory(t *testing.T) {
 	}
 }
 
-// TestAReportTakesAsLongAsItMay: as long as its job may, and not as long as a statement of a
-// request.
-func TestAReportTakesAsLongAsItMay(t *testing.T) {
+// TestReportHasTimeoutOfItsJob, and not that of a statement of a request.
+func TestReportHasTimeoutOfItsJob(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{relayTimeout: 200 * time.Millisecond})
 	for _, sql := range []string{

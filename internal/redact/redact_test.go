@@ -43,7 +43,7 @@ func TestServers(t *testing.T) {
 	}
 }
 
-func TestAnErrorTellsNothingOfAMalformedURL(t *testing.T) {
+func TestErrorHidesMalformedURL(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"nats://u:secret/x@h:1", "nats://u:%sec@h", "nats://u:secret", `nats://u:sec"ret@h`} {
 		_, err := url.Parse(in)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestCollectLessUnlessTold(t *testing.T) {
+func TestCollectLessUnlessGOGCIsSet(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
 	for told, want := range map[string]int{"": gcPercent, "100": 100} {

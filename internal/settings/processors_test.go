@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestSpareProcessorsUnlessTold(t *testing.T) {
+func TestSpareProcessorsUnlessGOMAXPROCSIsSet(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 	for _, test := range []struct {

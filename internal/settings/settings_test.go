@@ -12,8 +12,8 @@ import (
 	"github.com/seed503877ad/limits/internal/app"
 )
 
-// TestAlertsAllowIsOfUnmappedAddresses: the addresses of webhooks are compared as IPv4, however the list writes them.
-func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
+// TestAlertsAllowUnmapsAddresses: the addresses of webhooks are compared as IPv4, however the list writes them.
+func TestAlertsAllowUnmapsAddresses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"10.1.2.3/8":          "10.0.0.0/8",
@@ -39,9 +39,9 @@ func TestAlertsAllowIsOfUnmappedAddresses(t *testing.T) {
 	}
 }
 
-// TestAListThatNamesNoServerIsRefused: nats.go would connect to this machine. The setting may come from a file with only a line
+// TestListWithoutServerIsRejected: nats.go would connect to this machine. The setting may come from a file with only a line
 // end.
-func TestAListThatNamesNoServerIsRefused(t *testing.T) {
+func TestListWithoutServerIsRejected(t *testing.T) {
 	t.Parallel()
 	for list, want := range map[string]bool{"": true, "nats://h:1": true, "nats://h:1, ": true, ",": false, " ": false, "\n": false, "\t,\r\n": false} {
 		if err := (&NATS{NATSURL: list}).Validate(); (err == nil) != want {
@@ -50,8 +50,8 @@ func TestAListThatNamesNoServerIsRefused(t *testing.T) {
 	}
 }
 
-// TestASignalThatComesTwiceIsOne: only a later signal ends the process while it drains.
-func TestASignalThatComesTwiceIsOne(t *testing.T) {
+// TestRepeatedSignalCountsOnce: only a later signal ends the process while it drains.
+func TestRepeatedSignalCountsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		signals, ended := make(chan os.Signal, 2), false
@@ -71,8 +71,8 @@ func TestASignalThatComesTwiceIsOne(t *testing.T) {
 	})
 }
 
-// TestBothFormatsWriteDurationsAlike: a bare number of nanoseconds has no unit.
-func TestBothFormatsWriteDurationsAlike(t *testing.T) {
+// TestBothLogFormatsWriteDurationsAsText: a bare number of nanoseconds has no unit.
+func TestBothLogFormatsWriteDurationsAsText(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"text": "for=2h0m0s took=1.5s", "json": `"for":"2h0m0s","took":"1.5s"`} {
 		var lines strings.Builder

@@ -55,9 +55,9 @@ func victim(path string) error {
 	}
 }
 
-// TestKilled kills a process at random moments and opens its file: it has every operation that was
-// answered, and the unanswered one completely or not at all.
-func TestKilled(t *testing.T) {
+// TestKilledProcessLosesNoAnsweredOperation kills a process at random moments and opens its file:
+// it has every operation that was answered, and the unanswered one completely or not at all.
+func TestKilledProcessLosesNoAnsweredOperation(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	m, done := make(storetest.Model), 0

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestADamagedFileSaysWhatToDo: SQLite's own message does not.
-func TestADamagedFileSaysWhatToDo(t *testing.T) {
+// TestDamagedFileErrorSaysWhatToDo: SQLite's own message does not.
+func TestDamagedFileErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	if err := os.WriteFile(path, bytes.Repeat([]byte("no database "), 1000), 0o600); err != nil {
@@ -25,9 +25,9 @@ func TestADamagedFileSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAFileThatSomebodyElseWritesToSaysWhatToDo: a tool that looks into it may have begun a
+// TestLockedFileErrorSaysWhatToDo: a tool that looks into it may have begun a
 // transaction.
-func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
+func TestLockedFileErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s, err := Open(t.Context(), Config{Path: path})
@@ -50,9 +50,9 @@ func TestAFileThatSomebodyElseWritesToSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAFileThatMayNotBeWrittenSaysWhatToDo makes the connection read-only, since the superuser may
+// TestReadOnlyFileErrorSaysWhatToDo makes the connection read-only, since the superuser may
 // write any file.
-func TestAFileThatMayNotBeWrittenSaysWhatToDo(t *testing.T) {
+func TestReadOnlyFileErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.Context(), Config{Path: filepath.Join(t.TempDir(), "limits.db")})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-func TestExpireOfTableAndJournal(t *testing.T) {
+func TestExpireTableAndJournal(t *testing.T) {
 	const now = 1000
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path, Now: func() time.Time { return time.UnixMilli(now) }})

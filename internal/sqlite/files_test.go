@@ -11,9 +11,9 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestAFileThatIsNotInItsPlaceAnyMore: SQLite would continue with the open file, which no one would
+// TestMovedOrReplacedFile: SQLite would continue with the open file, which no one would
 // ever read again.
-func TestAFileThatIsNotInItsPlaceAnyMore(t *testing.T) {
+func TestMovedOrReplacedFile(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{"", "-wal"} {
 		for name, away := range map[string]func(path string) error{
@@ -70,8 +70,8 @@ func TestAFileThatIsNotInItsPlaceAnyMore(t *testing.T) {
 	}
 }
 
-// TestALogThatIsGoneIsLostToNobody: the limiter writes it into the file when it stops.
-func TestALogThatIsGoneIsLostToNobody(t *testing.T) {
+// TestRemovedWALLosesNothing: the limiter writes it into the file when it stops.
+func TestRemovedWALLosesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
 	s := open(t, Config{Path: path})

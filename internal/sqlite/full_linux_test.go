@@ -52,9 +52,9 @@ func descriptorsOf(t *testing.T, path string) (fds []int) {
 	return fds
 }
 
-// TestAFullDiskAtTheCommit: SQLite has not written the commit, so its outcome is known. Memory is
+// TestFullDiskAtCommit: SQLite has not written the commit, so its outcome is known. Memory is
 // unchanged, and a transaction that is repeated when there is room is committed once.
-func TestAFullDiskAtTheCommit(t *testing.T) {
+func TestFullDiskAtCommit(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -98,9 +98,9 @@ func TestAFullDiskAtTheCommit(t *testing.T) {
 // onFullDisk is set in a process whose files may not grow, to the file that it opens.
 const onFullDisk = "LIMITS_TEST_FULL_DISK"
 
-// TestAStartOnAFullDiskSaysSo: SQLite fails on the size of the index of its log, with the I/O error
-// 4874. To a process, a limit on the size of its files is like a full disk.
-func TestAStartOnAFullDiskSaysSo(t *testing.T) {
+// TestStartOnFullDiskErrorSaysWhatToDo: SQLite fails on the size of the index of its log, with the
+// I/O error 4874. To a process, a limit on the size of its files is like a full disk.
+func TestStartOnFullDiskErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	if path := os.Getenv(onFullDisk); path != "" {
 		signal.Ignore(syscall.SIGXFSZ)
@@ -116,7 +116,7 @@ func TestAStartOnAFullDiskSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAStartOnAFullDiskSaysSo$")
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStartOnFullDiskErrorSaysWhatToDo$")
 	child.Env = append(os.Environ(), onFullDisk+"="+path)
 	said, err := child.CombinedOutput()
 	if err == nil || !strings.Contains(string(said), "the disk is full: free some space, and restart the limiter") {

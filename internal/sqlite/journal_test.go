@@ -25,7 +25,7 @@ import (
 // neverFold is a policy that folds only when told to.
 var neverFold = storetest.FoldPolicies[3]
 
-func TestRecord(t *testing.T) {
+func TestRecordRoundTrip(t *testing.T) {
 	a, b := engine.CounterID{Key: "a", Name: "1m"}, engine.CounterID{Key: "\x00ä", Name: ""}
 	r := record(journal.Begin(nil)).
 		change(a, &engine.CounterChange{State: []byte{0, 1}, ExpiresAt: -5}).
@@ -52,8 +52,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestDecodeAnything has rows with a correct checksum and a wrong content.
-func TestDecodeAnything(t *testing.T) {
+// TestDecodeInvalidContent has rows with a correct checksum and a wrong content.
+func TestDecodeInvalidContent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := append(journal.Begin(nil), rapid.SliceOf(rapid.ByteRange(0, 5)).Draw(t, "body")...)
 		_ = decode(journal.Seal(body), func(*entry) {}) // does not panic
@@ -193,9 +193,9 @@ func TestFoldOrder(t *testing.T) {
 	}
 }
 
-// TestBounds charges more counters than may be dirty, and writes more bytes than the journal may
-// have.
-func TestBounds(t *testing.T) {
+// TestDirtyCountersAndJournalAreBounded charges more counters than may be dirty, and writes more
+// bytes than the journal may have.
+func TestDirtyCountersAndJournalAreBounded(t *testing.T) {
 	t.Parallel()
 	const batch = 40
 	for name, p := range map[string]journal.Policy{
@@ -241,8 +241,8 @@ func onCommit(t *testing.T, s *Store, f func() int32) {
 	}
 }
 
-// TestTheIdleFold: counters are folded without any transaction.
-func TestTheIdleFold(t *testing.T) {
+// TestIdleStoreFolds: counters are folded without any transaction.
+func TestIdleStoreFolds(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	update(t, s, one, set("1"))
@@ -349,8 +349,8 @@ func TestReadersSeeEverything(t *testing.T) {
 	}
 }
 
-// TestAFoldThatFailsIsSaid: nothing is lost, but the journal grows.
-func TestAFoldThatFailsIsSaid(t *testing.T) {
+// TestFailedFoldIsLogged: nothing is lost, but the journal grows.
+func TestFailedFoldIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

@@ -10,8 +10,9 @@ import (
 	"github.com/seed503877ad/limits/migrations"
 )
 
-// TestDown: a return to an older schema loses nothing that is only in the journal.
-func TestDown(t *testing.T) {
+// TestMigrateDownNeedsEmptyJournal: a return to an older schema loses nothing that is only in the
+// journal.
+func TestMigrateDownNeedsEmptyJournal(t *testing.T) {
 	s := open(t, Config{})
 	setFoldPolicy(s, neverFold)
 	update(t, s, one, set("1"))

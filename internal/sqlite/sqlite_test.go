@@ -69,7 +69,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-func TestModes(t *testing.T) {
+func TestFileModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := open(t, Config{Path: filepath.Join(dir, "limits.db")})
 	update(t, s, one, set("1"))
@@ -84,7 +84,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-func TestDurable(t *testing.T) {
+func TestDurabilityPragmas(t *testing.T) {
 	s := open(t, Config{})
 	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "400"} {
 		var got string
