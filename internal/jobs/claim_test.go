@@ -128,7 +128,7 @@ func TestClaimIsNotCanceled(t *testing.T) {
 			}
 		})
 	})
-	t.Run("by who asked", func(t *testing.T) {
+	t.Run("by the caller", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			s := &slow{eachstore.SQLite(t, nil)}
@@ -168,7 +168,7 @@ func (f *forgetful) FinishRun(ctx context.Context, r jobs.Run) (bool, error) {
 func TestStoringOutcomeIsRetried(t *testing.T) {
 	t.Parallel()
 	for _, does := range []bool{false, true} {
-		t.Run(fmt.Sprint("kept all the same: ", does), func(t *testing.T) {
+		t.Run(fmt.Sprint("stored despite the error: ", does), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s, n := &forgetful{Store: eachstore.SQLite(t, nil), does: does}, newNotes()

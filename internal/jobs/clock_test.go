@@ -22,11 +22,11 @@ func TestDaylightSavingAndMonthEnds(t *testing.T) {
 		lasts                time.Duration
 		want                 []string
 	}{
-		{"an hour that is left out", "30 2 * * *", "2026-03-29T00:15:00Z", 3 * time.Hour, []string{"03-29 00:15", "03-29 02:30"}},
-		{"an hour that comes twice", "30 0 * * *", "2026-10-25T00:15:00Z", 3 * time.Hour, []string{"10-25 00:15", "10-25 00:30"}},
-		{"every hour over it", "0 * * * *", "2026-10-24T23:30:00Z", 3 * time.Hour, []string{"10-24 23:30", "10-25 00:00", "10-25 01:00", "10-25 02:00"}},
+		{"skipped hour", "30 2 * * *", "2026-03-29T00:15:00Z", 3 * time.Hour, []string{"03-29 00:15", "03-29 02:30"}},
+		{"repeated hour", "30 0 * * *", "2026-10-25T00:15:00Z", 3 * time.Hour, []string{"10-25 00:15", "10-25 00:30"}},
+		{"hourly over the repeated hour", "0 * * * *", "2026-10-24T23:30:00Z", 3 * time.Hour, []string{"10-24 23:30", "10-25 00:00", "10-25 01:00", "10-25 02:00"}},
 		{"the end of a month", "0 0 1 * *", "2026-02-28T22:30:00Z", 3 * time.Hour, []string{"02-28 22:30", "03-01 00:00"}},
-		{"a day that the month lacks", "0 0 29 * *", "2026-02-28T22:30:00Z", 3 * time.Hour, []string{"02-28 22:30"}},
+		{"day that the month lacks", "0 0 29 * *", "2026-02-28T22:30:00Z", 3 * time.Hour, []string{"02-28 22:30"}},
 		{"the end of a year", "59 23 31 12 *", "2026-12-31T22:30:00Z", 3 * time.Hour, []string{"12-31 22:30", "12-31 23:59"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -324,14 +324,14 @@ func TestEndOfRestDoesNotDelayDecisions(t *testing.T) {
 func TestHangingRollbackReleasesWriteLock(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]func(ctx context.Context, s *Store, silent func()) error{
-		"its time is over": func(ctx context.Context, s *Store, silent func()) error {
+		"canceled": func(ctx context.Context, s *Store, silent func()) error {
 			s.optimisticSkips = 1
 			return s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
 				silent()
 				return set("2")(snap)
 			})
 		},
-		"its time is over, in a turn that was waited for": func(ctx context.Context, s *Store, silent func()) error {
+		"canceled in an awaited turn": func(ctx context.Context, s *Store, silent func()) error {
 			s.optimisticSkips = 1
 			b := batch("a")
 			b.Turn = s.Await(ctx)
@@ -340,7 +340,7 @@ func TestHangingRollbackReleasesWriteLock(t *testing.T) {
 				return set("2")(snap)
 			})
 		},
-		"a turn that nobody needs": func(ctx context.Context, s *Store, silent func()) error {
+		"unused awaited turn": func(ctx context.Context, s *Store, silent func()) error {
 			s.optimisticSkips = 1
 			turn := s.Await(ctx)
 			silent()

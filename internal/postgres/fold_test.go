@@ -77,15 +77,15 @@ func TestMovedCounterIsFolded(t *testing.T) {
 		at        string // the counter whose ctid a is given
 		left, end map[string]string
 	}{
-		"it has moved": {
+		"the row has moved": {
 			`UPDATE counters SET state = state WHERE key = 'a'`, "a",
 			map[string]string{"a": "1", "b": "2", "c": "1"}, map[string]string{"a": "2", "b": "2", "c": "1"},
 		},
-		"it is gone": {
+		"the row is gone": {
 			`DELETE FROM counters WHERE key = 'a'`, "a",
 			map[string]string{"b": "2", "c": "1"}, map[string]string{"a": "2", "b": "2", "c": "1"},
 		},
-		"another is there": {
+		"another row is there": {
 			`SELECT`, "c",
 			map[string]string{"a": "1", "b": "2", "c": "1"}, map[string]string{"a": "2", "b": "2", "c": "1"},
 		},

@@ -22,12 +22,12 @@ import (
 func TestCommitOutcomeIsResolved(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]func(t *testing.T, s *Store) engine.Turn{
-		"over what is remembered": func(*testing.T, *Store) engine.Turn { return nil },
+		"optimistic": func(*testing.T, *Store) engine.Turn { return nil },
 		"in turn": func(_ *testing.T, s *Store) engine.Turn {
 			s.optimisticSkips = 1
 			return nil
 		},
-		"in a turn that was waited for": func(t *testing.T, s *Store) engine.Turn {
+		"in an awaited turn": func(t *testing.T, s *Store) engine.Turn {
 			s.optimisticSkips = 1
 			turn := s.Await(t.Context())
 			if turn == nil {

@@ -11,14 +11,14 @@ import (
 
 var jobTests = []test{
 	{"a run keeps all its fields", runFields},
-	{"of all claims for one time, one is given", claimsAtOnce},
+	{"of all claims for one time, one succeeds", claimsAtOnce},
 	{"of claims for many times at once, one runs", overlapsAtOnce},
-	{"what would overlap is skipped", runsDoNotOverlap},
-	{"what asks for an idle job and finds none leaves nothing", runIfIdle},
-	{"a run past its lease is lost, and its end comes too late", runIsLost},
+	{"an overlapping run is skipped", runsDoNotOverlap},
+	{"a claim for an idle job inserts nothing while the job runs", runIfIdle},
+	{"a run past its lease is lost and cannot end", runIsLost},
 	{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
 	{"history by job, and the last run", runHistory},
-	{"old runs are removed, and not the last of a job, nor one that runs", pruneRuns},
+	{"old runs are removed, except running ones and the last of a job", pruneRuns},
 }
 
 const longLease = time.Hour

@@ -10,10 +10,10 @@ import (
 
 var keyTests = []test{
 	{"a key keeps all its fields", keyFields},
-	{"an id is given once", keyExists},
+	{"a key id is used once", keyExists},
 	{"keys by user and prefix, page by page", keyPages},
 	{"a key is revoked once", keyRevoked},
-	{"a key expires when it is said, and never again", keyExpires},
+	{"the expiry of a key can be set and removed", keyExpires},
 }
 
 func aKey(id, user string) apikeys.Key {

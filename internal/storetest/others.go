@@ -49,7 +49,7 @@ func OtherProcess(t *testing.T, open func(t *testing.T) (here, there Store)) {
 		name string
 		test func(t *testing.T, here, there Store)
 	}{
-		{"what another process wrote is told once, to a decision", otherProcessChanges},
+		{"writes of another process are reported once, to a decision", otherProcessChanges},
 		{"a refund that nobody broadcasts is seen with the next transaction", func(t *testing.T, here, there Store) {
 			lostBroadcast(t, here, there, true)
 		}},

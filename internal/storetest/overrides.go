@@ -14,9 +14,9 @@ var overrideTests = []test{
 	{"an override keeps all its fields", overrideFields},
 	{"overrides by policy, page by page", overridePages},
 	{"changes since a revision", overrideChanges},
-	{"no more than the most, and replacing is no more", overridesFull},
+	{"the number of overrides is bounded, and replacing adds none", overridesFull},
 	{"a reader misses no change of writers at the same time", overrideWriters},
-	{"what expired is removed, in parts", expiredOverrides},
+	{"expired overrides are removed in batches", expiredOverrides},
 }
 
 const manyOverrides = 1000

@@ -12,11 +12,11 @@ import (
 
 // settleTests run the engine's settle on a store, for what it needs of receipts.
 var settleTests = []test{
-	{"the difference is charged or given back, once", settleOnce},
-	{"what cannot be settled says why", settleRefused},
-	{"settles of one id at the same time are one", settleRace},
-	{"a commit of unknown fate is settled once", settleUnknown},
-	{"another worker settles, and all learn that something is free", settleOnOtherWorker},
+	{"the difference is charged or refunded once", settleOnce},
+	{"an error of settle says why", settleRefused},
+	{"concurrent settles of one id count once", settleRace},
+	{"a settle whose commit is unknown counts once", settleUnknown},
+	{"a settle by another worker frees capacity for all", settleOnOtherWorker},
 }
 
 // startEngine starts an engine that is closed before the store.

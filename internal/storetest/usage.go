@@ -12,9 +12,9 @@ var usageTests = []test{
 	{"top selects and orders", usageTop},
 	{"writers of the same counts lose none and do not deadlock", usageWriters},
 	{"a rollup changes no sum and no peak", usageRollup},
-	{"old counts go, no more than max at once", usagePrune},
-	{"the log answers its three questions", requestLog},
-	{"old requests go, no more than max at once", requestPrune},
+	{"old counts are removed, at most max at once", usagePrune},
+	{"traffic, slowest endpoints and errors of the request log", requestLog},
+	{"old requests are removed, at most max at once", requestPrune},
 }
 
 const (
