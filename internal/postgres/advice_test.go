@@ -14,7 +14,7 @@ func TestAdviceForServerErrors(t *testing.T) {
 	begin(t, s, `LOCK TABLE usage_counts`)
 	for statement, want := range map[string]string{
 		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      "full",
-		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        "fails",
+		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        "I/O errors",
 		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: "damaged",
 		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   "read-only",
 		`DO $$ BEGIN SET LOCAL ROLE pg_monitor; PERFORM FROM counters; END $$`:               "deploy/roles.sql",
