@@ -30,7 +30,7 @@ func TestWrongUsageOfJobs(t *testing.T) {
 		"jobs run":                     "<name>",
 		"jobs history --max 501":       "--max: 501 is not between 1 and 500",
 		"serve --cleanup-every 500ms":  "--cleanup-every: 500ms is neither 0 nor between 1s and 24h",
-		"serve --cleanup-every 1500ms": "no whole number of seconds",
+		"serve --cleanup-every 1500ms": "not a whole number of seconds",
 		"serve --cleanup-every=-1s":    "neither 0 nor",
 		"serve --usage-days=-1":        "--usage-days: -1 is not between 0 and 36500",
 		"serve --job-days 36501":       "--job-days: 36501 is not",

@@ -239,7 +239,7 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --nats-url ::bad", "--nats-url: the URL is malformed"},
 		{"serve --http 8080", `--http: "8080" is not host:port`},
 		{"--nope", "see: limiter serve --help"},
-		{"serve --nats-inbox-prefix limits.x", `--nats-inbox-prefix: "limits.x" cannot begin`},
+		{"serve --nats-inbox-prefix limits.x", `--nats-inbox-prefix: "limits.x" cannot be a prefix`},
 		{"bench --nats-inbox-prefix a.>", "--nats-inbox-prefix"},
 		{"show k --nats-inbox-prefix a..b", "want one such as _INBOX_check"},
 		{"--data-dir=", "--data-dir: is empty; omit it or give a value\nsee: limiter serve --help"},

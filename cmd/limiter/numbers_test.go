@@ -60,7 +60,7 @@ func TestInvalidVariableIsNamed(t *testing.T) {
 		{"CLEANUP_EVERY", "48h", "serve", "--cleanup-every (from CLEANUP_EVERY): 48h0m0s is neither"},
 		{"WARNING_THRESHOLD", "2", "serve --http off", "--warning-threshold (from WARNING_THRESHOLD): 2 is not between 0 and 1; want"},
 		{"ON_ERROR", "x", "serve", `--on-error (from ON_ERROR) must be one of`},
-		{"ALERTS_ALLOW", "x", "serve", `--alerts-allow (from ALERTS_ALLOW): "x" is no address`},
+		{"ALERTS_ALLOW", "x", "serve", `--alerts-allow (from ALERTS_ALLOW): "x" is not an address`},
 		{"HTTP_ADDR", "x", "serve", `--http (from HTTP_ADDR): "x" is not host:port`},
 		{"NATS_TLS_KEY", "numbers_test.go", "show k", "--nats-tls-key (from NATS_TLS_KEY) must be set together"},
 	} {
