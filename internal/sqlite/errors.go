@@ -35,7 +35,7 @@ func withAdvice(err error) error {
 	case codes.SQLITE_READONLY:
 		return fmt.Errorf("%w; limits.db or its folder is not writable: check the permissions of both, and how their disk is mounted", err)
 	case codes.SQLITE_BUSY:
-		return fmt.Errorf("%w; another program has limits.db open and is writing to it: stop it, only the limiter may use the file", err)
+		return fmt.Errorf("%w; another program has limits.db open and is writing to it: stop it, because only the limiter may use the file", err)
 	}
 	return err
 }
