@@ -152,7 +152,7 @@ func TestStoreOutageIsLoggedOnce(t *testing.T) {
 			return times
 		}
 		if a, b := told("job is waiting for the store"), told("job could not be claimed"); a != 1 || b != 1 {
-			t.Errorf("told of the first outage %d times and of the second %d times, want once: %q", a, b, n.all())
+			t.Errorf("the first outage was logged %d times and the second %d times, want once each: %q", a, b, n.all())
 		}
 		if got := len(history(t, s, "j")); got < 2 {
 			t.Errorf("%d runs", got)
@@ -416,7 +416,7 @@ func await(t *testing.T, n *notes, text string) {
 				return
 			}
 		case <-late:
-			t.Fatalf("nobody said %q", text)
+			t.Fatalf("%q was not logged", text)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestAlternatingOutcomesDoNotAllocate(t *testing.T) {
 		time.Sleep(calmFor + time.Second)
 		synctest.Wait()
 		if said := lines.take(); strings.Count(said, "mail waits") != 1 || strings.Count(said, "mail goes on") != 1 {
-			t.Errorf("said %q", said)
+			t.Errorf("logged %q", said)
 		}
 	})
 }

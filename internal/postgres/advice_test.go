@@ -23,10 +23,10 @@ func TestAdviceForServerErrors(t *testing.T) {
 	} {
 		_, err := s.relay.Exec(t.Context(), statement)
 		if got := s.Advice(notCommitted("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
-			t.Errorf("%v is told as %q; want %q", err, got, want)
+			t.Errorf("the advice for %v is %q; want %q", err, got, want)
 		}
 	}
 	if got := s.Advice(errors.New("connection refused")); got != "" {
-		t.Errorf("a server that is away is told as %q", got)
+		t.Errorf("the advice for an unreachable server is %q", got)
 	}
 }

@@ -82,7 +82,7 @@ func TestTakeLocksGroups(t *testing.T) {
 		t.Error(err)
 	}
 	if free := locked(); !slices.Equal(free, []string{"old"}) {
-		t.Errorf("behind the error: %q", free)
+		t.Errorf("after the error: %q", free)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestLockTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Errorf("update behind it: %v", err)
+		t.Errorf("update after it: %v", err)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
 	within, done := context.WithTimeout(t.Context(), 5*time.Second)
 	defer done()
 	if err := s.Update(within, batch("a"), set("1")); err != nil {
-		t.Errorf("a decision beside them: %v", err)
+		t.Errorf("a decision meanwhile: %v", err)
 	}
 	cancel()
 	lookups.Wait()
@@ -418,7 +418,7 @@ func TestConnectionsToStandbyAreNotKept(t *testing.T) {
 	s.relay.Reset()
 	for i, err := range all() {
 		if err == nil || !strings.Contains(s.Advice(err), "read-only") {
-			t.Errorf("on the standby, %d: %v, told as %q", i, err, s.Advice(err))
+			t.Errorf("on the standby, %d: %v, with the advice %q", i, err, s.Advice(err))
 		}
 	}
 	proxy.redirect(t, primary.URL)

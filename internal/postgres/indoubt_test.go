@@ -66,12 +66,12 @@ func findOut(t *testing.T, way func(t *testing.T, s *Store) engine.Turn, committ
 	})
 	want := "after"
 	if committed && err != nil {
-		t.Errorf("the transaction that stands: %v", err)
+		t.Errorf("the committed transaction: %v", err)
 	}
 	if !committed {
 		want = "before"
 		if !errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
-			t.Errorf("the transaction that does not: %v", err)
+			t.Errorf("the transaction that was not committed: %v", err)
 		}
 	}
 	if decided != 1 {

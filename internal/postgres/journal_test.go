@@ -48,10 +48,10 @@ func TestRecordRoundTrip(t *testing.T) {
 		bad := append([]byte{}, r.data...)
 		bad[i] ^= 0x10
 		if _, err := decode(bad, keep); err == nil {
-			t.Errorf("byte %d changed, and nothing said", i)
+			t.Errorf("byte %d changed without an error", i)
 		}
 		if _, err := decode(r.data[:i], keep); err == nil && i > 0 {
-			t.Errorf("cut off at byte %d, and nothing said", i)
+			t.Errorf("cut off at byte %d without an error", i)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func TestCachedCleanRowsAreBounded(t *testing.T) {
 			}
 		}
 		if want := max(cleanReserve, maxRows-dirty); m.clean.n != want || len(m.rows) != want+dirty {
-			t.Errorf("%d clean ones and %d in all beside %d dirty ones, want %d and %d", m.clean.n, len(m.rows), dirty, want, want+dirty)
+			t.Errorf("%d clean rows and %d in all with %d dirty ones, want %d and %d", m.clean.n, len(m.rows), dirty, want, want+dirty)
 		}
 	}
 }

@@ -248,6 +248,6 @@ func TestNotUTF8(t *testing.T) {
 		t.Error("Update took it")
 	}
 	if err := s.Update(t.Context(), batch("a"), set("1")); err != nil {
-		t.Errorf("update behind it: %v", err)
+		t.Errorf("update after it: %v", err)
 	}
 }

@@ -196,7 +196,7 @@ func TestAwaitedTurnExcludesOtherWriters(t *testing.T) {
 	}
 	awaitTurn(t, s).End()
 	if err := other.Update(t.Context(), batch("a"), set("3")); err != nil {
-		t.Errorf("update behind a turn that was given back: %v", err)
+		t.Errorf("update after a turn that was given back: %v", err)
 	}
 }
 

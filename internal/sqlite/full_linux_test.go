@@ -80,7 +80,7 @@ func TestFullDiskAtCommit(t *testing.T) {
 			t.Errorf("%s: %v; want that the disk is full, without doubt", name, err)
 		}
 		if told := s.Advice(err); !strings.Contains(told, "full") {
-			t.Errorf("%s: who asks is told %q", name, told)
+			t.Errorf("%s: the advice is %q", name, told)
 		}
 	}
 	redirect(t, log, path+"-wal")

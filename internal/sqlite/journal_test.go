@@ -47,7 +47,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		bad := append(record{}, r...)
 		bad[i] ^= 0x10
 		if decode(bad, keep) == nil || decode(r[:i], keep) == nil {
-			t.Errorf("byte %d changed, or cut off there, and nothing said", i)
+			t.Errorf("byte %d changed, or cut off there, without an error", i)
 		}
 	}
 }
@@ -364,7 +364,7 @@ func TestFailedFoldIsLogged(t *testing.T) {
 		s.cancel()
 		<-s.foldLoopDone
 		if lines := log.String(); strings.Count(lines, "\n") != 1 || !strings.Contains(lines, "no room") {
-			t.Errorf("said %q; want once why", lines)
+			t.Errorf("logged %q; want one line with the reason", lines)
 		}
 	})
 }
