@@ -31,6 +31,9 @@ func connect(t testing.TB) *nats.Conn {
 	return testenv.Connect(t, serveNATS(t, server.RANDOM_PORT).ClientURL())
 }
 
+// patient returns a client whose calls wait for an answer for as long as a busy machine may take.
+func patient(nc *nats.Conn) *limits.Client { return limits.NewClient(nc, limits.Timeout(time.Minute)) }
+
 // answer answers every request on subject with what the handler returns.
 func answer(t testing.TB, nc *nats.Conn, subject string, handler func(request string) *nats.Msg) {
 	t.Helper()
@@ -50,7 +53,7 @@ func failure(status, description, body string) *nats.Msg {
 
 func TestClientVerbs(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	type verb = func(context.Context, limits.Request) (*limits.Reply, error)
 	verbs := map[string]verb{
 		limits.SubjectConsume: c.Consume, limits.SubjectCheck: c.Check,
@@ -81,7 +84,7 @@ func TestClientVerbs(t *testing.T) {
 // TestClientSendsNoOtherText: invalid UTF-8 must not be replaced, since that could turn it into the key of another user.
 func TestClientSendsNoOtherText(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
 	for _, key := range []string{"M\xfcller", "\xff", `\` + "\xff", "a\xc3", "\ufffd\xff", `\ufffd` + "\xff"} {
 		for name, r := range map[string]limits.Request{
@@ -138,7 +141,7 @@ func TestClientErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			subject := fmt.Sprintf("test.%d", i)
 			answer(t, nc, subject, func(string) *nats.Msg { return tt.answer })
-			raw, err := limits.NewClient(nc).Do(t.Context(), subject, nil)
+			raw, err := patient(nc).Do(t.Context(), subject, nil)
 			var e *limits.Error
 			if !errors.As(err, &e) {
 				t.Fatalf("got %v, want an *Error", err)
@@ -158,7 +161,7 @@ func TestClientErrors(t *testing.T) {
 
 func TestClientBadAnswers(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body("not json") })
 	if _, err := c.Consume(t.Context(), limits.Per("k", 1, "1m")); err == nil || !strings.Contains(err.Error(), "read answer") {
 		t.Errorf("not JSON: %v", err)
@@ -192,7 +195,7 @@ func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
 			t.Parallel()
 			nc := connect(t)
 			answer(t, nc, "limits.*", func(string) *nats.Msg { return a.answer })
-			c := limits.NewClient(nc)
+			c := patient(nc)
 			for verb, ask := range map[string]func(context.Context) (any, error){
 				"consume": func(ctx context.Context) (any, error) { return c.Consume(ctx, request) },
 				"check":   func(ctx context.Context) (any, error) { return c.Check(ctx, request) },
@@ -212,7 +215,7 @@ func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
 
 func TestClientWithoutLimiter(t *testing.T) {
 	nc := connect(t)
-	_, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
+	_, err := patient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
 	var e *limits.Error
 	if !errors.As(err, &e) || e.Status != 503 || e.Code != limits.CodeUnavailable || !e.Temporary() {
 		t.Fatalf("got %v, want 503 unavailable", err)
@@ -221,7 +224,7 @@ func TestClientWithoutLimiter(t *testing.T) {
 		t.Errorf("message %q", e.Message)
 	}
 	for _, subject := range []string{limits.SubjectAlertsList, limits.SubjectJobsRun} { // limiters may listen, and do not answer these
-		if _, err := limits.NewClient(nc).Do(t.Context(), subject, []byte("{}")); !errors.As(err, &e) || !strings.Contains(e.Message, "no alerter is listening") {
+		if _, err := patient(nc).Do(t.Context(), subject, []byte("{}")); !errors.As(err, &e) || !strings.Contains(e.Message, "no alerter is listening") {
 			t.Errorf("%s: %v", subject, err)
 		}
 	}
@@ -236,7 +239,7 @@ func TestClientWithoutLimiter(t *testing.T) {
 func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
-	c, long := limits.NewClient(nc), strings.Repeat("k", 1024)
+	c, long := patient(nc), strings.Repeat("k", 1024)
 	_, consumed := c.Consume(t.Context(), limits.Per(long, 1, "1m"))
 	_, recorded := c.Record(t.Context(), limits.Per(long, 1, "1m"))
 	for name, err := range map[string]error{"consume": consumed, "record": recorded,
@@ -294,7 +297,7 @@ func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
 	s.Shutdown()
 	<-lost
 
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	for name, decide := range map[string]func(context.Context) error{
 		"consume": func(ctx context.Context) error { _, err := c.Consume(ctx, limits.Per("k", 1, "1m")); return err },
 		"check":   func(ctx context.Context) error { _, err := c.Check(ctx, limits.Per("k", 1, "1m")); return err },
@@ -336,7 +339,7 @@ func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
 
 func TestAllReadsPages(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	var asked []string
 	answer(t, nc, limits.SubjectList, func(r string) *nats.Msg {
 		asked = append(asked, r)
@@ -372,7 +375,7 @@ func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
 		return body(`{"counters":[{"key":"api:1"}]}`)
 	})
 	n := 0
-	for _, err := range limits.NewClient(nc).All(t.Context(), "") {
+	for _, err := range patient(nc).All(t.Context(), "") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -387,7 +390,7 @@ func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
 func TestAnAnswerThatIsNotReadIsTooLarge(t *testing.T) {
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 4MB").ClientURL())
 	answer(t, nc, limits.SubjectKeysList, func(string) *nats.Msg { return body(strings.Repeat(" ", 1<<20+1)) })
-	_, err := limits.NewClient(nc).ListKeys(t.Context(), limits.ListKeysRequest{})
+	_, err := patient(nc).ListKeys(t.Context(), limits.ListKeysRequest{})
 	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Code != limits.CodeTooLarge || e.Status != 413 {
 		t.Error(err)
 	}
@@ -399,7 +402,7 @@ func TestAllEndsWithAnError(t *testing.T) {
 		return failure("503", "", `{"error":{"code":"unavailable","message":"no store"}}`)
 	})
 	n := 0
-	for _, err := range limits.NewClient(nc).All(t.Context(), "") {
+	for _, err := range patient(nc).All(t.Context(), "") {
 		if err == nil {
 			t.Error("no error")
 		}
@@ -417,7 +420,7 @@ func BenchmarkConsume(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer nc.Close()
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	request := limits.Per("benchmark:consume", limits.MaxAmount, "1h")
 	request.Consistency = "leased"
 	consume := func() {

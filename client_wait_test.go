@@ -18,7 +18,7 @@ import (
 
 func TestWait(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	tries := 0
 	var denied time.Time
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg {
@@ -168,7 +168,7 @@ func (s *receipts) now() string {
 // TestWaitPassesOldDenials: a remembered denial says how long the wait was at that time. Wait does not go by that.
 func TestWaitPassesOldDenials(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	s := receipts{known: map[string]string{"job-7": deniedForAnHour, "job-7:1": deniedForAnHour, "job-7:2": deniedForAnHour}}
 	answer(t, nc, limits.SubjectConsume, s.consume)
 	answer(t, nc, limits.SubjectCheck, func(request string) *nats.Msg {
@@ -201,7 +201,7 @@ func TestWaitPassesOldDenials(t *testing.T) {
 // TestWaitPassesOldDenialsThatNeverFit: the limit may have been raised since.
 func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	const never = `{"allowed":false,"key":"k"}`
 	s := receipts{free: true, known: map[string]string{"job-7": never}}
 	answer(t, nc, limits.SubjectConsume, s.consume)
@@ -230,7 +230,7 @@ func TestWaitWithoutCheck(t *testing.T) {
 	answer(t, nc, limits.SubjectConsume, s.consume)
 	request := limits.Per("k", 1, "1m")
 	request.ID = "job-7"
-	reply, err := limits.NewClient(nc).Wait(t.Context(), request)
+	reply, err := patient(nc).Wait(t.Context(), request)
 	if err != nil || !reply.Allowed || reply.ID != "job-7:1" {
 		t.Errorf("reply %+v, error %v", reply, err)
 	}
@@ -268,7 +268,7 @@ func TestWaitForAnAnswerThatIsLost(t *testing.T) {
 
 func TestWaitGivesUp(t *testing.T) {
 	nc := connect(t)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	tries := 0
 	waiting, cancelWait := context.WithCancel(t.Context())
 	answer(t, nc, limits.SubjectConsume, func(r string) *nats.Msg {

@@ -21,7 +21,7 @@ func exampleClient() (c *limits.Client, done func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return limits.NewClient(nc), nc.Close
+	return limits.NewClient(nc, limits.Timeout(time.Minute)), nc.Close
 }
 
 func Example() {

@@ -11,7 +11,7 @@ import (
 func TestWhatAKeyChargedIsSettled(t *testing.T) {
 	t.Parallel()
 	nc := apptest.Serve(t, `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
-	c := limits.NewClient(nc)
+	c := patient(nc)
 	made, err := c.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7"})
 	if err != nil {
 		t.Fatal(err)

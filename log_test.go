@@ -123,7 +123,7 @@ func TestNothingIsAskedWhereNothingAnswers(t *testing.T) {
 	if _, err := nc.Subscribe(limits.SubjectUsage, func(*nats.Msg) {}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := limits.NewClient(nc).Do(t.Context(), limits.SubjectUsage, []byte("{}"))
+	_, err := patient(nc).Do(t.Context(), limits.SubjectUsage, []byte("{}"))
 	var e *limits.Error
 	if !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, "LogRequest") || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want 400 with the way out", err)

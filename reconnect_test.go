@@ -64,7 +64,7 @@ func TestWrongCredentialsAreToldByCalls(t *testing.T) {
 	}
 	s.Start()
 	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("NATS server not ready")
 	}
 	tried := make(chan struct{}, 100)

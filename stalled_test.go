@@ -152,7 +152,7 @@ func TestAWatchEndsWhileTheNetworkStalls(t *testing.T) {
 	t.Parallel()
 	s := &stall{hangs: make(chan struct{}, 1)}
 	nc := testenv.Connect(t, serveNATS(t, -1).ClientURL(), nats.SetCustomDialer(s))
-	events, err := limits.NewClient(nc).Watch(t.Context())
+	events, err := patient(nc).Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

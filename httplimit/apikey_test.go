@@ -21,7 +21,7 @@ type keyed struct {
 func startKeyed(t *testing.T) *keyed {
 	t.Helper()
 	nc := apptest.Serve(t, `policies: [{name: rate, match: {route: "*"}, limits: [{name: hour, key: "rate:{key}:{route}", limit: 2, window: 1h}]}]`)
-	return &keyed{limits.NewClient(nc), nc.Close}
+	return &keyed{limits.NewClient(nc, limits.Timeout(patient)), nc.Close}
 }
 
 func (k *keyed) key(t *testing.T, user string) *limits.CreateKeyReply {

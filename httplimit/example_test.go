@@ -22,7 +22,7 @@ func exampleClient() (c *limits.Client, done func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return limits.NewClient(nc), nc.Close
+	return limits.NewClient(nc, limits.Timeout(time.Minute)), nc.Close
 }
 
 // A middleware in front of a mux: two requests per hour for each user, and for each address of requests without a user. The

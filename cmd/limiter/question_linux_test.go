@@ -61,7 +61,7 @@ func verifyAt(t *testing.T, ctx context.Context, tty *os.File, url string) (i *i
 	i = &invocation{in: tty, tty: true, ctx: ctx}
 	ended = i.start(t, "API key: ", "verify", "--nats-url", url)
 	// Poll, because there is no event for a change of a terminal's settings.
-	for deadline := time.Now().Add(10 * time.Second); reflect.DeepEqual(settingsOf(t, tty), before); {
+	for deadline := time.Now().Add(time.Minute); reflect.DeepEqual(settingsOf(t, tty), before); {
 		if time.Now().After(deadline) {
 			t.Fatal("the terminal shows what is typed")
 		}

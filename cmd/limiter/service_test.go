@@ -159,7 +159,7 @@ func TestWatchEndsWhenPermissionIsLost(t *testing.T) {
 	}
 	s.Start()
 	defer s.Shutdown()
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("NATS server not ready")
 	}
 	i := new(invocation)

@@ -17,7 +17,7 @@ import (
 func inFrontOf(t *testing.T, work http.HandlerFunc) *site {
 	t.Helper()
 	nc := testenv.Connect(t, exampletest.Start(t, exampletest.SQLite, "policies.yaml"))
-	program := &server{limiter: limits.NewClient(nc), deadline: exampletest.Patience}
+	program := &server{limiter: limits.NewClient(nc, limits.Timeout(exampletest.Patience)), deadline: exampletest.Patience}
 	web := httptest.NewServer(program.keyed(work, httplimit.Text("GET /v1/work")))
 	t.Cleanup(web.Close)
 	return &site{url: web.URL, limiter: program.limiter}

@@ -35,7 +35,7 @@ type site struct {
 func serve(t *testing.T, store, policies string, extra ...func(*app.Options)) *site {
 	t.Helper()
 	nc := testenv.Connect(t, exampletest.Start(t, store, policies, extra...))
-	s := &site{limiter: limits.NewClient(nc), hangUp: nc.Close}
+	s := &site{limiter: limits.NewClient(nc, limits.Timeout(exampletest.Patience)), hangUp: nc.Close}
 	program := &server{
 		limiter:  s.limiter,
 		deadline: exampletest.Patience, // a busy machine must not fail the test

@@ -14,7 +14,7 @@ func TestAnswersSayThatTheDiskIsFull(t *testing.T) {
 	o := options(t)
 	o.DatabaseURL = testenv.Postgres(t)
 	nc := running(t, Run, o).connect(t)
-	client := limits.NewClient(nc)
+	client := limits.NewClient(nc, limits.Timeout(patience))
 	db := database(t, o.DatabaseURL)
 	_, err := db.Exec(t.Context(), `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql
 		AS $$ BEGIN RAISE 'could not extend file "base/1/2": No space left on device' USING ERRCODE = 'disk_full'; END $$;

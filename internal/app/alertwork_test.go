@@ -57,7 +57,7 @@ func TestABacklogOfEventsKeepsALimiterBusy(t *testing.T) {
 		}
 	}
 	nc := running(t, Run, o).connect(t)
-	client := limits.NewClient(nc)
+	client := limits.NewClient(nc, limits.Timeout(patience))
 	var denials errgroup.Group
 	denials.SetLimit(64)
 	for i := range 1000 {

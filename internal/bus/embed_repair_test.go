@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		_, err := js.Publish(ctx, limits.EventWarning, make([]byte, size), jetstream.WithMsgID(id))
-		return err
+		return errors.Join(err, js.Conn().Flush()) // so that the server does not read what was given up later
 	}
 	stored := func() uint64 {
 		stream, err := js.Stream(t.Context(), eventStream().Name)
@@ -179,7 +180,7 @@ func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), within)
 				defer cancel()
 				_, err := js.Publish(ctx, limits.EventWarning, nil)
-				return err
+				return errors.Join(err, js.Conn().Flush()) // so that the server does not read what was given up later
 			}
 			if err := publish(20 * time.Second); err != nil {
 				t.Fatal(err)
