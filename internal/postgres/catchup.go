@@ -82,7 +82,7 @@ func (s *Store) catchUp(ctx context.Context) error {
 // catchUpBounded is catchUp with foldTimeout, because a connection may be silent and decisions
 // wait. It returns the number of the last row.
 func (s *Store) catchUpBounded(ctx context.Context) (seq int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.foldTimeout)
 	defer cancel()
 	ctx, release, err := s.acquireBounded(ctx)
 	if err != nil {

@@ -304,9 +304,15 @@ func TestEndOfRestDoesNotDelayDecisions(t *testing.T) {
 	update(t, s, batch("a"), set("1"))
 	s.Rest(t.Context(), true)
 	proxy.swallow()
-	go s.Rest(t.Context(), false)
-	for len(s.writeLock) == 0 { // until it has writeLock
-		time.Sleep(time.Millisecond)
+	ended := make(chan struct{})
+	go func() { s.Rest(t.Context(), false); close(ended) }()
+	for has := false; !has; { // until it has writeLock, or has given it back
+		select {
+		case <-ended:
+			has = true
+		case <-time.After(time.Millisecond):
+			has = len(s.writeLock) > 0
+		}
 	}
 	began, err := time.Now(), errors.New("not asked")
 	for err != nil && time.Since(began) < time.Minute {

@@ -180,7 +180,7 @@ func (s *Store) retainedFrom() int64 {
 // It takes foldTimeout at most, because decisions wait for it. If that ends while it reads the
 // journal, the cache keeps what was read.
 func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.foldTimeout)
 	defer cancel()
 	release, err := acquire(ctx, s.writeLock)
 	if err != nil {

@@ -85,7 +85,7 @@ func TestDecodeInvalidContent(t *testing.T) {
 func setFoldPolicy(s *Store, p journal.Policy) {
 	s.cancel()
 	<-s.foldLoopDone
-	s.foldPolicy = p
+	s.foldPolicy, s.foldTimeout = p, time.Minute // which a busy machine may need
 }
 
 // TestModel runs random histories on several workers of one database. They fold in between,

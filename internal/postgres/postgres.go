@@ -139,7 +139,9 @@ type Store struct {
 	// others are the counters that other processes have changed, or Reset.
 	others     engine.Others
 	foldPolicy journal.Policy
-	folding    foldPlan
+	// foldTimeout is the constant, unless a test sets it.
+	foldTimeout time.Duration
+	folding     foldPlan
 	// optimisticSkips counts down the transactions that take their turn without an optimistic
 	// attempt; backoff is what it starts from the next time.
 	optimisticSkips, backoff int
@@ -172,7 +174,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
 		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
 		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
-		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), lastNaming: -1,
+		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldTimeout: foldTimeout, lastNaming: -1,
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	name, lock := cmp.Or(cfg.Name, "limiter"), orDefault(cfg.LockTimeout, time.Second)
