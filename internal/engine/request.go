@@ -73,7 +73,7 @@ func ParseOnError(s string) (OnError, error) {
 
 // The errors that answer a request in place of a decision.
 var (
-	ErrOverloaded  = errors.New("the queue is full")
+	ErrOverloaded  = errors.New("overloaded")
 	ErrClosed      = errors.New("the engine is closed")
 	ErrUnavailable = errors.New("the store cannot be reached")
 	ErrIDConflict  = errors.New("the id was used with another request")

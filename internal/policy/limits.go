@@ -231,8 +231,12 @@ func (c *compiler) applyFactor(p *policy, l *limit, factor float64, path string)
 		return
 	}
 	amount, burst := scale(l.Limit.Limit, factor), scale(l.Burst, factor)
-	if amount > maxAmount || burst > maxAmount {
+	switch {
+	case amount > maxAmount:
 		c.Add(path, "raises limit %s of %v above %d; use a smaller factor", l.name, l.Limit.Limit, maxAmount)
+		return
+	case burst > maxAmount:
+		c.Add(path, "raises the burst of limit %s from %v to more than %d; use a smaller factor", l.name, l.Burst, maxAmount)
 		return
 	}
 	l.Limit.Limit, l.Burst = max(1, amount), burst

@@ -86,9 +86,6 @@ func (s *Set) unknown(name string) error {
 
 // checkOverride returns nil if a limit can have the subject as its key and is valid with the changes.
 func checkOverride(o *overrides.Override, l *limit) error {
-	if l.key == nil {
-		return subjectError(o.Subject, "", "none, because the limit is unlimited")
-	}
 	if ok, instead := l.key.admits(o.Subject); !ok {
 		text := l.key.text
 		if l.key.needsHash() {

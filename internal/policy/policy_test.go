@@ -360,6 +360,16 @@ func TestUnlimitedLimitNeedsNoKey(t *testing.T) {
 	}
 }
 
+func TestAKeyMayHave256BytesOfFixedText(t *testing.T) {
+	t.Parallel()
+	key := strings.Repeat("x", maxKeyBytes)
+	s := parse(t, "policies: [{name: p, limits: [{name: l, key: "+key+", limit: 10, window: 1m}]}]")
+	r, err := s.Resolve(Question{Policy: "p", Now: noon})
+	if d := cmp.Diff([]string{"p/l " + key}, names(r.Limits)); err != nil || d != "" {
+		t.Error(err, d)
+	}
+}
+
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -205,7 +205,7 @@ type foundOverride struct {
 
 // resolveLimit renders the key of a limit and applies its override, if it has one. limited is false if the limit is lifted.
 func (r *resolver) resolveLimit(p *policy, l *limit) (out engine.Limit, limited bool, by foundOverride, err error) {
-	if l.unlimited && (l.key == nil || l.key.missing(r.Attributes) != "") {
+	if l.unlimited && l.key.missing(r.Attributes) != "" {
 		return out, false, by, nil
 	}
 	out = l.Limit

@@ -309,7 +309,7 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			k.cfg.Log.Warn("cannot watch the "+k.cfg.What+" file; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
+			k.warnUnwatched(err)
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
 				due = time.After(quietPeriod)
 			}
@@ -332,7 +332,7 @@ func (k *Keeper[T]) watch(ctx context.Context, w *fsnotify.Watcher) {
 			lastRead = stat(k.cfg.Path)
 			missing, err := k.watchFolders(w)
 			if err != nil {
-				k.cfg.Log.Warn("cannot watch the "+k.cfg.What+" file; SIGHUP still reloads it", "file", k.cfg.Path, "error", err)
+				k.warnUnwatched(err)
 			}
 			if missing {
 				due = time.After(maxQuietWait)
@@ -357,6 +357,10 @@ func sameFile(a, b os.FileInfo) bool {
 		return a == nil && b == nil
 	}
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+func (k *Keeper[T]) warnUnwatched(err error) {
+	k.cfg.Log.Warn("cannot watch the "+k.cfg.What+" file; it is still polled", "every", k.cfg.PollInterval, "file", k.cfg.Path, "error", err)
 }
 
 // watchFolders makes w watch the folder of the file and that of its target, and no others. missing says that the file or a
