@@ -75,6 +75,7 @@ func TestDeletedJournalRowsAreNotScanned(t *testing.T) {
 	const gone, width = 20000, 1500
 	conn := connect(t, s)
 	for _, sql := range []string{
+		`SET statement_timeout = 0`,
 		fmt.Sprintf(`INSERT INTO journal SELECT %d + i, 0, convert_to(repeat('x', %d), 'UTF8') FROM generate_series(1, %d) i`, last, width, gone),
 		fmt.Sprintf(`INSERT INTO journal VALUES (%d, 7, ''), (%d, 8, '')`, last+gone+1, last+gone+2),
 		fmt.Sprintf(`DELETE FROM journal WHERE seq <= %d`, last+gone),
