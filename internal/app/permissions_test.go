@@ -228,9 +228,14 @@ func TestStreamOperatorPermissions(t *testing.T) {
 	t.Parallel()
 	at := &natsRoles{addr: rolesServer(t)}
 	u := at.as(t, "streams")
+	// Both are there before one is deleted: behind the deletion of the last one nats-server 2.15 removes the folder of all streams,
+	// even if another one is being restored.
+	configs := map[string]string{}
 	for stream, subject := range map[string]string{limits.EventStream: limits.EventExceeded, limits.AlertStream: limits.EventAlertRaised} {
-		config := `{"name":"` + stream + `","subjects":["` + subject + `"],"storage":"file","max_bytes":%d}`
-		u.asks(t, "$JS.API.STREAM.CREATE."+stream, fmt.Sprintf(config, 1<<20), `"did_create":true`)
+		configs[stream] = `{"name":"` + stream + `","subjects":["` + subject + `"],"storage":"file","max_bytes":%d}`
+		u.asks(t, "$JS.API.STREAM.CREATE."+stream, fmt.Sprintf(configs[stream], 1<<20), `"did_create":true`)
+	}
+	for stream, config := range configs {
 		u.asks(t, "$JS.API.STREAM.UPDATE."+stream, fmt.Sprintf(config, 2<<20), `"max_bytes":2097152`)
 		state, snapshot := backUp(t, u, stream)
 		u.asks(t, "$JS.API.STREAM.DELETE."+stream, ``, `"success":true`)
