@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -76,8 +77,10 @@ func TestPoolerWithoutFreeSession(t *testing.T) {
 	t.Cleanup(p.close)
 	p.busy.Lock()
 	defer p.busy.Unlock()
+	// On a busy machine the second may last longer, or part of it be over when the session is asked for.
+	said := regexp.MustCompile(`no answer within [0-9.]+m?s: the server hangs, or a connection pooler has no session left`)
 	check := func(act string, err error) {
-		if err == nil || !strings.Contains(err.Error(), "no answer within 1s: the server hangs, or a connection pooler has no session left") {
+		if err == nil || !said.MatchString(err.Error()) {
 			t.Errorf("%s: %v", act, err)
 		}
 	}
