@@ -10,8 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// TestALateCallIsNotStuck: in a busy process goroutines run late, and then no call is refused yet.
-func TestALateCallIsNotStuck(t *testing.T) {
+// TestSlowGoroutinesDoNotRefuseCalls: in a busy process goroutines run late, and then no call is
+// refused yet.
+func TestSlowGoroutinesDoNotRefuseCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var b blockingCalls
@@ -61,8 +62,9 @@ func TestAbandonedCallsAreBounded(t *testing.T) {
 	})
 }
 
-// TestAPanicIsTheCallers: an HTTP server recovers panics of its handlers, but not those of other goroutines.
-func TestAPanicIsTheCallers(t *testing.T) {
+// TestPanicReachesCaller: an HTTP server recovers panics of its handlers, but not those of other
+// goroutines.
+func TestPanicReachesCaller(t *testing.T) {
 	t.Parallel()
 	defer func() {
 		text, _ := recover().(string)
@@ -74,7 +76,7 @@ func TestAPanicIsTheCallers(t *testing.T) {
 	t.Error("no panic")
 }
 
-func TestWithoutAConnection(t *testing.T) {
+func TestCallsWithNilConnectionFail(t *testing.T) {
 	t.Parallel()
 	c := NewClient(nil)
 	for name, call := range map[string]func() error{

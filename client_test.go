@@ -81,8 +81,9 @@ func TestClientVerbs(t *testing.T) {
 	}
 }
 
-// TestClientSendsNoOtherText: invalid UTF-8 must not be replaced, since that could turn it into the key of another user.
-func TestClientSendsNoOtherText(t *testing.T) {
+// TestClientRejectsInvalidUTF8: invalid UTF-8 must not be replaced, since that could turn it into
+// the key of another user.
+func TestClientRejectsInvalidUTF8(t *testing.T) {
 	nc := connect(t)
 	c := patient(nc)
 	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
@@ -172,8 +173,8 @@ func TestClientBadAnswers(t *testing.T) {
 	}
 }
 
-// TestAnAnswerWithoutADecisionIsNoDenial: another service may listen on the subjects of a limiter.
-func TestAnAnswerWithoutADecisionIsNoDenial(t *testing.T) {
+// TestAnswerWithoutDecisionIsNotDenial: another service may listen on the subjects of a limiter.
+func TestAnswerWithoutDecisionIsNotDenial(t *testing.T) {
 	t.Parallel()
 	request := limits.Per("k", 1, "1m")
 	for name, a := range map[string]struct {
@@ -234,9 +235,9 @@ func TestClientWithoutLimiter(t *testing.T) {
 	}
 }
 
-// TestWhatNATSDoesNotCarryIsTooLarge: if NATS takes smaller messages than a request may be, the error must not look like an
-// absent limiter, since callers let requests pass then.
-func TestWhatNATSDoesNotCarryIsTooLarge(t *testing.T) {
+// TestRequestOverMaxPayloadIsTooLarge: if NATS takes smaller messages than a request may be, the
+// error must not look like an absent limiter, since callers let requests pass then.
+func TestRequestOverMaxPayloadIsTooLarge(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
 	c, long := patient(nc), strings.Repeat("k", 1024)
@@ -279,7 +280,7 @@ func TestClientTimeouts(t *testing.T) {
 
 // While the connection is interrupted, no decision is requested, since it would come too late and be charged nevertheless.
 // Reports of what has happened are sent when the connection is back.
-func TestNothingIsDecidedWhileDisconnected(t *testing.T) {
+func TestNoDecisionIsRequestedWhileDisconnected(t *testing.T) {
 	s := serveNATS(t, server.RANDOM_PORT)
 	lost, back := make(chan struct{}, 1), make(chan struct{}, 1)
 	nc := testenv.Connect(t, s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
@@ -365,7 +366,7 @@ func TestAllReadsPages(t *testing.T) {
 }
 
 // A page that NATS does not take in one message is requested again, with half the size.
-func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
+func TestAllHalvesPagesThatAreTooLarge(t *testing.T) {
 	nc := connect(t)
 	var asked []string
 	answer(t, nc, limits.SubjectList, func(r string) *nats.Msg {
@@ -387,7 +388,7 @@ func TestAllReadsPagesThatAreTooLarge(t *testing.T) {
 }
 
 // So is a page that is larger than the client accepts.
-func TestAnAnswerThatIsNotReadIsTooLarge(t *testing.T) {
+func TestAnswerOverReadLimitIsTooLarge(t *testing.T) {
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 4MB").ClientURL())
 	answer(t, nc, limits.SubjectKeysList, func(string) *nats.Msg { return body(strings.Repeat(" ", 1<<20+1)) })
 	_, err := patient(nc).ListKeys(t.Context(), limits.ListKeysRequest{})

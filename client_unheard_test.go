@@ -74,9 +74,9 @@ func TestClientWaitsForALimiterThatTakesOver(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyHeardIsNotKept: the NATS server may stop while a client waits for a limiter, for example if it is embedded in the
-// limiter.
-func TestWhatNobodyHeardIsNotKept(t *testing.T) {
+// TestUnheardRequestIsNotBuffered: the NATS server may stop while a client waits for a limiter,
+// for example if it is embedded in the limiter.
+func TestUnheardRequestIsNotBuffered(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t, server.RANDOM_PORT)
 	port := s.Addr().(*net.TCPAddr).Port

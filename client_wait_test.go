@@ -36,9 +36,9 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestThoseWhoWaitDoNotAllComeBack: of many Waits for the same request, one retries when one can pass, and learns for the others
-// when the next one can.
-func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
+// TestWaitersDoNotAllRetryAtOnce: of many Waits for the same request, one retries when one can
+// pass, and learns for the others when the next one can.
+func TestWaitersDoNotAllRetryAtOnce(t *testing.T) {
 	t.Parallel()
 	const waits, every = 50, 10 * time.Millisecond
 	nc := connect(t)
@@ -72,9 +72,10 @@ func TestThoseWhoWaitDoNotAllComeBack(t *testing.T) {
 	}
 }
 
-// TestManyPassWhereManyFit: the number of Waits in flight doubles as long as they are allowed. Otherwise the round trip to the
-// limiter would bound how many pass. The limiter of this test answers only when that many requests are in flight.
-func TestManyPassWhereManyFit(t *testing.T) {
+// TestWaitsInFlightDoubleWhileAllowed: the number of Waits in flight doubles as long as they are
+// allowed. Otherwise the round trip to the limiter would bound how many pass. The limiter of this
+// test answers only when that many requests are in flight.
+func TestWaitsInFlightDoubleWhileAllowed(t *testing.T) {
 	t.Parallel()
 	const most = 32
 	nc := connect(t)
@@ -114,8 +115,8 @@ func TestManyPassWhereManyFit(t *testing.T) {
 	}
 }
 
-// TestAWaitIsNotKeptByOneThatGetsNoAnswer: both Waits end within one or two timeouts of an attempt.
-func TestAWaitIsNotKeptByOneThatGetsNoAnswer(t *testing.T) {
+// TestUnansweredWaitDoesNotBlockOthers: both Waits end within one or two timeouts of an attempt.
+func TestUnansweredWaitDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)
 	c := limits.NewClient(nc, limits.Timeout(50*time.Millisecond))
@@ -165,8 +166,9 @@ func (s *receipts) now() string {
 	return deniedForAnHour
 }
 
-// TestWaitPassesOldDenials: a remembered denial says how long the wait was at that time. Wait does not go by that.
-func TestWaitPassesOldDenials(t *testing.T) {
+// TestWaitIgnoresOldDenials: a remembered denial says how long the wait was at that time. Wait
+// does not go by that.
+func TestWaitIgnoresOldDenials(t *testing.T) {
 	nc := connect(t)
 	c := patient(nc)
 	s := receipts{known: map[string]string{"job-7": deniedForAnHour, "job-7:1": deniedForAnHour, "job-7:2": deniedForAnHour}}
@@ -198,8 +200,8 @@ func TestWaitPassesOldDenials(t *testing.T) {
 	}
 }
 
-// TestWaitPassesOldDenialsThatNeverFit: the limit may have been raised since.
-func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
+// TestWaitIgnoresOldNeverFitDenials: the limit may have been raised since.
+func TestWaitIgnoresOldNeverFitDenials(t *testing.T) {
 	nc := connect(t)
 	c := patient(nc)
 	const never = `{"allowed":false,"key":"k"}`
@@ -223,8 +225,9 @@ func TestWaitPassesOldDenialsThatNeverFit(t *testing.T) {
 	}
 }
 
-// TestWaitWithoutCheck: a user who may consume, but not check, waits as long as the denial says.
-func TestWaitWithoutCheck(t *testing.T) {
+// TestWaitWithoutCheckPermission: a user who may consume, but not check, waits as long as the
+// denial says.
+func TestWaitWithoutCheckPermission(t *testing.T) {
 	nc := connect(t)
 	s := receipts{free: true, known: map[string]string{"job-7": `{"allowed":false,"key":"k","retryAfter":30}`}}
 	answer(t, nc, limits.SubjectConsume, s.consume)
@@ -236,9 +239,9 @@ func TestWaitWithoutCheck(t *testing.T) {
 	}
 }
 
-// TestWaitForAnAnswerThatIsLost: the Wait ends soon, even if its context would last for long. A lost answer to the check does
-// not hold it up either: then it goes by the denial.
-func TestWaitForAnAnswerThatIsLost(t *testing.T) {
+// TestWaitEndsWhenAnswerIsLost: the Wait ends soon, even if its context would last for long. A
+// lost answer to the check does not hold it up either: then it goes by the denial.
+func TestWaitEndsWhenAnswerIsLost(t *testing.T) {
 	nc := connect(t)
 	c := limits.NewClient(nc, limits.Timeout(20*time.Millisecond))
 	answered := map[string]string{"job-7": `{"allowed":false,"key":"k","retryAfter":30}`}

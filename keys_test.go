@@ -7,8 +7,9 @@ import (
 	"github.com/seed503877ad/limits/internal/app/apptest"
 )
 
-// TestWhatAKeyChargedIsSettled uses the real service: the decision of a verify has the id, like that of a consume.
-func TestWhatAKeyChargedIsSettled(t *testing.T) {
+// TestVerifyChargeCanBeSettled uses the real service: the decision of a verify has the id, like
+// that of a consume.
+func TestVerifyChargeCanBeSettled(t *testing.T) {
 	t.Parallel()
 	nc := apptest.Serve(t, `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
 	c := patient(nc)

@@ -33,8 +33,8 @@ func lines(t *testing.T, nc *nats.Conn) (next func() string) {
 	}
 }
 
-// TestALineThatNATSDoesNotTakeKeepsNoOtherOut of the log.
-func TestALineThatNATSDoesNotTakeKeepsNoOtherOut(t *testing.T) {
+// TestOversizedLogLineDoesNotDropOthers: the other lines are sent.
+func TestOversizedLogLineDoesNotDropOthers(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Connect(t, testenv.NATSConfig(t, "max_payload: 1024").ClientURL())
 	next := lines(t, nc)
@@ -98,8 +98,9 @@ func TestLogRequestSendsManyLinesAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneLineTakesNoOthersWithIt: an invalid method of one client must not keep the lines of others out of the log.
-func TestOneLineTakesNoOthersWithIt(t *testing.T) {
+// TestInvalidLogLineDoesNotDropOthers: an invalid method of one client must not keep the lines of
+// others out of the log.
+func TestInvalidLogLineDoesNotDropOthers(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)
 	next := lines(t, nc)
@@ -116,8 +117,8 @@ func TestOneLineTakesNoOthersWithIt(t *testing.T) {
 	}
 }
 
-// TestNothingIsAskedWhereNothingAnswers: Do would wait for its whole timeout.
-func TestNothingIsAskedWhereNothingAnswers(t *testing.T) {
+// TestDoRejectsUsageSubject at once. Otherwise Do would wait for its whole timeout.
+func TestDoRejectsUsageSubject(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)
 	if _, err := nc.Subscribe(limits.SubjectUsage, func(*nats.Msg) {}); err != nil {

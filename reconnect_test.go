@@ -55,8 +55,8 @@ func TestAServerMayStartAfterItsClients(t *testing.T) {
 	}
 }
 
-// TestWrongCredentialsAreToldByCalls, since nats.Connect does not report them.
-func TestWrongCredentialsAreToldByCalls(t *testing.T) {
+// TestCallsReportWrongCredentials, since nats.Connect does not report them.
+func TestCallsReportWrongCredentials(t *testing.T) {
 	t.Parallel()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Username: "u", Password: "right"})
 	if err != nil {
@@ -118,9 +118,9 @@ func TestCallsNameTheServersThatDoNotAnswer(t *testing.T) {
 	check("a second later")
 }
 
-// TestReconnectsSoonAndThenSeldom: an outage of half a second must not become one of two seconds, and many clients must not come
-// back at once.
-func TestReconnectsSoonAndThenSeldom(t *testing.T) {
+// TestReconnectBacksOff: an outage of half a second must not become one of two seconds, and many
+// clients must not come back at once.
+func TestReconnectBacksOff(t *testing.T) {
 	t.Parallel()
 	var o nats.Options
 	if err := limits.Reconnect()(&o); err != nil {
@@ -140,9 +140,10 @@ func TestReconnectsSoonAndThenSeldom(t *testing.T) {
 	}
 }
 
-// TestWhatUsersCopyReconnectsForEver: the examples and documents use Reconnect. With a connection that is closed after 60
-// attempts, or two refusals, nothing would be limited until somebody notices.
-func TestWhatUsersCopyReconnectsForEver(t *testing.T) {
+// TestDocumentedCodeReconnectsForever: the examples and documents use Reconnect. With a connection
+// that is closed after 60 attempts, or two refusals, nothing would be limited until somebody
+// notices.
+func TestDocumentedCodeReconnectsForever(t *testing.T) {
 	connect, found := regexp.MustCompile(`nats\.Connect\(.*`), 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		test := strings.HasSuffix(path, "_test.go")

@@ -108,8 +108,8 @@ func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrDisconnected)
 }
 
-// TestNothingIsDecidedByAConnectionThatHangs: a call for a decision fails at once, and is not sent later.
-func TestNothingIsDecidedByAConnectionThatHangs(t *testing.T) {
+// TestStalledConnectionFailsDecisions: a call for a decision fails at once, and is not sent later.
+func TestStalledConnectionFailsDecisions(t *testing.T) {
 	t.Parallel()
 	nc, goOn := stalled(t)
 	c := limits.NewClient(nc)
@@ -135,8 +135,9 @@ func TestNothingIsDecidedByAConnectionThatHangs(t *testing.T) {
 	})
 }
 
-// TestALineIsWithTheConnection when LogRequest returns. Otherwise closing the connection right after it would lose the line.
-func TestALineIsWithTheConnection(t *testing.T) {
+// TestLogLineIsBuffered when LogRequest returns. Otherwise closing the connection right after it
+// would lose the line.
+func TestLogLineIsBuffered(t *testing.T) {
 	t.Parallel()
 	nc, goOn := stalled(t)
 	var taken atomic.Bool
@@ -230,8 +231,9 @@ func (m *mute) setSilent(silent bool) {
 	m.silent, m.conns = silent, nil
 }
 
-// TestWhatHappenedIsKeptWhileAServerIsSilent: nats.go holds its lock while it waits for a server that it reconnects to.
-func TestWhatHappenedIsKeptWhileAServerIsSilent(t *testing.T) {
+// TestReportsAreKeptWhileServerIsSilent: nats.go holds its lock while it waits for a server that
+// it reconnects to.
+func TestReportsAreKeptWhileServerIsSilent(t *testing.T) {
 	t.Parallel()
 	m, url := serveMute(t, strings.TrimPrefix(natsURL, "nats://"))
 	lost := make(chan struct{}, 1)

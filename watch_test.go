@@ -167,7 +167,7 @@ func TestWatchGivesAnEventOnce(t *testing.T) {
 	}
 }
 
-func TestWatchSaysWhatItLost(t *testing.T) {
+func TestWatchReportsLostEvents(t *testing.T) {
 	nc := connect(t)
 	nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
 	events, err := patient(nc).Watch(t.Context(), limits.EventExceeded)
@@ -196,7 +196,7 @@ func asUserWho(t *testing.T, permissions string) *nats.Conn {
 	return nc
 }
 
-func TestWatchThatIsRefused(t *testing.T) {
+func TestWatchWithoutPermissionFails(t *testing.T) {
 	nc := asUserWho(t, `subscribe: ["_INBOX.>", "limits.warning"]`)
 	c := patient(nc)
 	for range 2 {
@@ -213,7 +213,7 @@ func TestWatchThatIsRefused(t *testing.T) {
 	}
 }
 
-func TestNoAnswerToWhatIsRefused(t *testing.T) {
+func TestRefusedRequestReportsPermissionError(t *testing.T) {
 	t.Parallel()
 	for permissions, refused := range map[string]string{
 		`publish: ["limits.check"]`: `Publish to "limits.status"`,
@@ -256,8 +256,9 @@ func TestWatchEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-// TestAWatchBeginsAlsoWhereTheConnectionBreaks meanwhile: nats.go restores it with the subscriptions.
-func TestAWatchBeginsAlsoWhereTheConnectionBreaks(t *testing.T) {
+// TestWatchSurvivesDisconnectWhileStarting: nats.go restores the connection with the
+// subscriptions.
+func TestWatchSurvivesDisconnectWhileStarting(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +313,7 @@ func waitFor(t *testing.T, done func() bool) {
 }
 
 // A watch that has ended is not retained by its context.
-func TestAWatchThatEndedIsForgotten(t *testing.T) {
+func TestEndedWatchIsReleased(t *testing.T) {
 	nc := connect(t)
 	client := patient(nc)
 	ctx, cancel := context.WithCancel(t.Context())
