@@ -44,7 +44,7 @@ func (k *keyed) config(t *testing.T) httplimit.Config {
 	}
 }
 
-func TestAKeyIsVerifiedAndLimitedInOneQuestion(t *testing.T) {
+func TestKeyIsVerifiedAndLimitedInOneRequest(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	made := k.key(t, "7")
@@ -77,7 +77,7 @@ func TestAKeyIsVerifiedAndLimitedInOneQuestion(t *testing.T) {
 	}
 }
 
-func TestWithoutAValidKeyARequestIsRefused(t *testing.T) {
+func TestRequestWithoutValidKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	h := httplimit.Middleware(k.client, k.config(t))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Error("handled") }))
@@ -113,8 +113,8 @@ func TestWithoutAValidKeyARequestIsRefused(t *testing.T) {
 	}
 }
 
-// TestKeysWhileTheLimiterIsAway: the limits may fail open, but the verification of keys must not.
-func TestKeysWhileTheLimiterIsAway(t *testing.T) {
+// TestKeysWhileLimiterIsDown: the limits may fail open, but the verification of keys must not.
+func TestKeysWhileLimiterIsDown(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	known, revoked, unseen := k.key(t, "7"), k.key(t, "8"), k.key(t, "9")
@@ -149,9 +149,9 @@ func TestKeysWhileTheLimiterIsAway(t *testing.T) {
 	}
 }
 
-// TestHandlersMayChangeWhatKeyFromGives: each request has its own copy, even while the limiter is down, and Allowed says that
-// it passed.
-func TestHandlersMayChangeWhatKeyFromGives(t *testing.T) {
+// TestKeyFromReturnsCopy: each request has its own copy, even while the limiter is down, and
+// Allowed says that it passed.
+func TestKeyFromReturnsCopy(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	made, err := k.client.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Name: "shop", Attributes: map[string]string{"plan": "free"}})
@@ -177,8 +177,8 @@ func TestHandlersMayChangeWhatKeyFromGives(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsNoLimitersVerifiesNothing: handlers may rely on the fields of a valid key.
-func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
+// TestForeignAnswerDoesNotVerifyKey: handlers may rely on the fields of a valid key.
+func TestForeignAnswerDoesNotVerifyKey(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{`{"valid":true}`, `{"valid":true,"user":"7","decision":{"allowed":true}}`, `{"valid":true,"key":{"id":"a"}}`,
 		`{"valid":true,"key":{"id":"a"},"decision":{}}`, `{}`, `null`} {
@@ -192,9 +192,9 @@ func TestAnAnswerThatIsNoLimitersVerifiesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAKeyCannotBeAskedWith: a request with an attribute that is too long is refused even if the limits fail open, and even
-// with a key that was valid.
-func TestWhatAKeyCannotBeAskedWith(t *testing.T) {
+// TestOverlongAttributeIsRefusedWithKey: a request with an attribute that is too long is refused
+// even if the limits fail open, and even with a key that was valid.
+func TestOverlongAttributeIsRefusedWithKey(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	config, made := k.config(t), k.key(t, "7")

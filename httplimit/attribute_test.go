@@ -11,7 +11,7 @@ import (
 )
 
 // Unusual characters in file names and form fields are no reason to refuse a request, whether or not a policy limits by them.
-func TestWhatIsNotPrintableIsWrittenAsInAURL(t *testing.T) {
+func TestUnprintableCharactersAreURLEscaped(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"Bildschirmfoto um 9.41\u202fAM.png": "Bildschirmfoto um 9.41%E2%80%AFAM.png", // as macOS names screenshots

@@ -105,7 +105,7 @@ func decode(t *testing.T, text string) (value any) {
 }
 
 // The reply describes one limit, even if another policy has one with the same key and name.
-func TestTheLimitOfABodyIsTheOneThatRefused(t *testing.T) {
+func TestBodyShowsTheLimitThatRefused(t *testing.T) {
 	t.Parallel()
 	a := denial("1m", "1m", 5, time.Second)
 	a.Reply.Limits = append([]limits.LimitReply{{Policy: "api", Name: "1m", Key: "gen:7", Limit: 100, Remaining: 95, Window: "1m",
@@ -124,7 +124,7 @@ func TestTextTemplate(t *testing.T) {
 	}
 }
 
-func TestTemplatesThatCannotWork(t *testing.T) {
+func TestInvalidTemplates(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		`{"a":{retryAfter}}`:                   "not valid JSON",
@@ -158,7 +158,7 @@ func TestXRateLimitHeaders(t *testing.T) {
 }
 
 // Limits in shadow are not shown to clients. The operator sees them in the reply.
-func TestALimitInShadowIsToldToNoClient(t *testing.T) {
+func TestShadowLimitsAreHiddenFromClients(t *testing.T) {
 	t.Parallel()
 	a := denial("minute", "minute", 5, 36_001*time.Millisecond)
 	row := a.Reply.Limits[0]
@@ -252,9 +252,9 @@ func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 	}
 }
 
-// No two items may have the same name as it is written.
-// TestMiddlewaresInsideEachOtherTellOfAllLimits: a client that keeps to the headers is not denied by the outer middleware.
-func TestMiddlewaresInsideEachOtherTellOfAllLimits(t *testing.T) {
+// No two items may have the same name as it is written. TestNestedMiddlewaresReportAllLimits: a
+// client that keeps to the headers is not denied by the outer middleware.
+func TestNestedMiddlewaresReportAllLimits(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1_700_000_000_000)
 	answer := func(allowed bool, limit, remaining int64, window string) *httplimit.Answer {
@@ -299,8 +299,9 @@ func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
 	}
 }
 
-// TestRateLimitFieldsKeepWhatIsThere: other handlers may have written the fields in several lines.
-func TestRateLimitFieldsKeepWhatIsThere(t *testing.T) {
+// TestRateLimitFieldsKeepExistingOnes: other handlers may have written the fields in several
+// lines.
+func TestRateLimitFieldsKeepExistingOnes(t *testing.T) {
 	t.Parallel()
 	h := http.Header{"Ratelimit": {""}}
 	for _, name := range []string{"m", "n"} {

@@ -13,9 +13,9 @@ import (
 	"github.com/seed503877ad/limits/httplimit"
 )
 
-// TestAMalformedRateLimitIsPassedOver as a whole, even if parts of it are valid: draft-ietf-httpapi-ratelimit-headers says that it
-// must be ignored.
-func TestAMalformedRateLimitIsPassedOver(t *testing.T) {
+// TestMalformedRateLimitIsIgnored as a whole, even if parts of it are valid:
+// draft-ietf-httpapi-ratelimit-headers says that it must be ignored.
+func TestMalformedRateLimitIsIgnored(t *testing.T) {
 	t.Parallel()
 	for name, field := range map[string]string{
 		"comma at the end":      `"a";r=0;t=60,`,
@@ -43,9 +43,9 @@ func TestAMalformedRateLimitIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestALongRateLimitIsPassedOver, on one line or many: parsing takes a third of a second per MB, and it may have 10 MB. What 16
-// limits with long names need is parsed.
-func TestALongRateLimitIsPassedOver(t *testing.T) {
+// TestOverlongRateLimitIsIgnored, on one line or many: parsing takes a third of a second per MB,
+// and it may have 10 MB. What 16 limits with long names need is parsed.
+func TestOverlongRateLimitIsIgnored(t *testing.T) {
 	t.Parallel()
 	long := `"` + strings.Repeat("p", 64) + "/" + strings.Repeat("n", 64) + `";r=1000000000;t=31622400`
 	for n, want := range map[int]bool{1: true, 16: true, 100: false} {
@@ -58,8 +58,8 @@ func TestALongRateLimitIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestRateLimitIsReadAsRFC9651Has: a field is parsed exactly if an independent parser accepts it.
-func TestRateLimitIsReadAsRFC9651Has(t *testing.T) {
+// TestRateLimitIsParsedPerRFC9651: a field is parsed exactly if an independent parser accepts it.
+func TestRateLimitIsParsedPerRFC9651(t *testing.T) {
 	t.Parallel()
 	parts := rapid.SliceOf(rapid.SampledFrom([]string{`"a"`, `"a`, `"`, `\"`, `\\`, "tok/1:b", "*", "7", "-7", "1.5", "1.", "123456789012345",
 		"1234567890123456", ":YQ==:", "?1", "?2", "@9", `%"%c3%bc"`, `%"%C3"`, ";", "; ", ";a", ";A=1", ";r=0", ";t=60", ";t=6", ";r=3", "=", "=0",

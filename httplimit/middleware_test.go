@@ -29,7 +29,7 @@ import (
 // patient is a deadline that is long enough for a busy machine.
 const patient = 30 * time.Second
 
-func TestTheRequestPastTheLimitIsRefused(t *testing.T) {
+func TestRequestOverLimitIsRefused(t *testing.T) {
 	t.Parallel()
 	denied := 0
 	h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{
@@ -68,7 +68,7 @@ func TestTheRequestPastTheLimitIsRefused(t *testing.T) {
 }
 
 // Of a hundred concurrent requests through a real HTTP server, exactly as many pass as the limit allows.
-func TestAHundredAtOncePassExactlyTheLimit(t *testing.T) {
+func TestConcurrentRequestsPassExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int64
 	server := httptest.NewServer(httplimit.Middleware(dial(t, natsURL), httplimit.Config{
@@ -99,7 +99,7 @@ func TestAHundredAtOncePassExactlyTheLimit(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotLimitedPasses(t *testing.T) {
+func TestUnlimitedRequestsPass(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	none := func(*http.Request) []limits.LimitSpec { return nil }
@@ -121,7 +121,7 @@ func TestWhatIsNotLimitedPasses(t *testing.T) {
 }
 
 // The attributes that the limiter receives.
-func TestTheRequestThatPoliciesGet(t *testing.T) {
+func TestPolicyRequestAttributes(t *testing.T) {
 	t.Parallel()
 	url, requests := silentService(t, limits.SubjectConsume, `{"allowed":true,"limits":[]}`)
 	mux := http.NewServeMux()
@@ -164,7 +164,7 @@ func TestAnEmptyPathIsTheRoot(t *testing.T) {
 
 // However the path of a file is written, its route is the same, but its path is not. A path with an encoded slash is not cleaned,
 // since that would move /files/x%2F..%2F..%2Fa out of /files/, which serves it.
-func TestTheRouteOfAFileIsOneHoweverItIsSpelt(t *testing.T) {
+func TestFileRouteIsNormalized(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, "a"), nil, 0o600); err != nil {
@@ -219,7 +219,7 @@ func silentService(t *testing.T, subject, body string) (url string, requests <-c
 }
 
 // A request that the limiter cannot read must not pass because the middleware fails open.
-func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
+func TestInvalidValuesAreRefusedWhenFailingOpen(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	byUser := httplimit.Middleware(c, httplimit.Config{
@@ -253,7 +253,7 @@ func TestHostileValuesAreRefusedAlsoWhenFailingOpen(t *testing.T) {
 }
 
 // A client that goes away at once is charged like any other.
-func TestGoingAwayIsNoWayAroundTheLimit(t *testing.T) {
+func TestDisconnectedClientIsStillCharged(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	h := httplimit.Middleware(c, httplimit.Config{Limits: inline(t, 1, "1h"), Deadline: patient})(hello)
@@ -268,7 +268,7 @@ func TestGoingAwayIsNoWayAroundTheLimit(t *testing.T) {
 	}
 }
 
-func TestAnIDChargesOnceAndMayNotBeUsedForAnother(t *testing.T) {
+func TestIDChargesOnceAndConflictsOnReuse(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	h := httplimit.Middleware(c, httplimit.Config{
@@ -288,7 +288,7 @@ func TestAnIDChargesOnceAndMayNotBeUsedForAnother(t *testing.T) {
 	}
 }
 
-func TestALimiterThatIsAway(t *testing.T) {
+func TestLimiterUnavailable(t *testing.T) {
 	t.Parallel()
 	url, stop, err := apptest.Start(apptest.Options(t.TempDir()))
 	if err != nil {
@@ -323,7 +323,7 @@ func TestALimiterThatIsAway(t *testing.T) {
 	}
 }
 
-func TestALimiterThatTakesAndNeverAnswers(t *testing.T) {
+func TestLimiterNeverAnswers(t *testing.T) {
 	t.Parallel()
 	url, _ := silentService(t, limits.SubjectConsume, "")
 	h := httplimit.Middleware(dial(t, url), httplimit.Config{Limits: inline(t, 1, "1h"), FailClosed: true,
@@ -333,7 +333,7 @@ func TestALimiterThatTakesAndNeverAnswers(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatIsNotThereIsAFailure(t *testing.T) {
+func TestUnknownPolicyIsAFailure(t *testing.T) {
 	t.Parallel()
 	for closed, want := range map[bool]int{false: 200, true: 503} {
 		h := httplimit.Middleware(dial(t, natsURL), httplimit.Config{Policy: httplimit.Text("no-such-policy"),
@@ -371,7 +371,7 @@ func TestADegradedDenialIsAFailure(t *testing.T) {
 }
 
 // A denial by the limiter's local stand-in means that a limit is exceeded, whatever its store does.
-func TestADenialOfTheStandInIsADenial(t *testing.T) {
+func TestLocalFallbackDenialIsADenial(t *testing.T) {
 	t.Parallel()
 	url, _ := silentService(t, limits.SubjectConsume, `{"allowed":false,"degraded":true,"key":"k","name":"1m","limit":5,"remaining":0,`+
 		`"reset":1704307200000,"retryAfter":37000,"blockedBy":"1m","message":"5 of 5 used in 1m; try again in 37s"}`)
@@ -382,7 +382,7 @@ func TestADenialOfTheStandInIsADenial(t *testing.T) {
 }
 
 // Without OnError there is one warning of each kind, without any value that the client sent.
-func TestTheWarningTellsNoSecret(t *testing.T) {
+func TestWarningHidesClientValues(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
@@ -412,7 +412,7 @@ func TestTheWarningTellsNoSecret(t *testing.T) {
 	}
 }
 
-func TestAConfigThatCannotWorkPanics(t *testing.T) {
+func TestInvalidConfigPanics(t *testing.T) {
 	t.Parallel()
 	c, ok := dial(t, natsURL), inline(t, 1, "1h")
 	for field, make := range map[string]func(){
@@ -441,7 +441,7 @@ func TestAConfigThatCannotWorkPanics(t *testing.T) {
 }
 
 // The headers are sent even if the handler writes at once and streams.
-func TestHeadersComeBeforeAHandlerThatStreams(t *testing.T) {
+func TestHeadersAreSentWithStreamingHandler(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	server := httptest.NewServer(httplimit.Middleware(dial(t, natsURL), httplimit.Config{Limits: inline(t, 5, "1h"), Deadline: patient,

@@ -19,7 +19,7 @@ import (
 )
 
 // Two clients, like two processes, share one limit, and the server never gets more than it allows in any window.
-func TestOutboundKeepsToTheLimitTogether(t *testing.T) {
+func TestOutboundClientsShareTheLimit(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var seen []time.Time
@@ -93,7 +93,7 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 
 // If no policy fits, for example because of a typing error, requests must not be sent without a limit. A named policy that is
 // unlimited is intended. The answer does not tell the two apart, so the error mentions both.
-func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
+func TestOutboundRefusesUnlimitedRequests(t *testing.T) {
 	t.Parallel()
 	c := limits.NewClient(apptest.Serve(t, `policies: [{name: weather, match: {upstream: weather}, tiers: {batch: {minute: {limit: unlimited}}},
 		limits: [{name: minute, key: "outbound:{upstream}", limit: 60, window: 1m}]}]`))
@@ -132,7 +132,7 @@ func TestOutboundSendsNothingThatNoPolicyLimits(t *testing.T) {
 
 // A turn that would come too late is a timeout for callers that check errors like those of package net and http.Client. Other
 // errors are not.
-func TestATurnThatIsTooFarOffIsATimeout(t *testing.T) {
+func TestTurnAfterDeadlineIsTimeout(t *testing.T) {
 	t.Parallel()
 	get := func(turn limits.Request) error {
 		api := &http.Client{Timeout: patient, Transport: httplimit.Outbound(dial(t, natsURL), turn, serverFunc(func(*http.Request) *http.Response {

@@ -24,9 +24,9 @@ func checkThenRecord(t testing.TB, c *limits.Client, limit int64) func(http.Hand
 		Deadline: patient, FailClosed: true})
 }
 
-// TestWhatTheHandlerFindsIsHandedBack: package http removes the files of an upload by the original request, and a logger around the
-// middleware reads the pattern of that.
-func TestWhatTheHandlerFindsIsHandedBack(t *testing.T) {
+// TestRequestFieldsAreCopiedBack: package http removes the files of an upload by the original
+// request, and a logger around the middleware reads the pattern of that.
+func TestRequestFieldsAreCopiedBack(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	for name, limited := range map[string]func(http.Handler) http.Handler{
@@ -83,7 +83,7 @@ func TestWhatTheHandlerFindsIsHandedBack(t *testing.T) {
 	}
 }
 
-func TestOnlyWorkThatWasDoneIsCharged(t *testing.T) {
+func TestOnlyCompletedWorkIsCharged(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	for name, tt := range map[string]struct {
@@ -129,7 +129,7 @@ func TestOnlyWorkThatWasDoneIsCharged(t *testing.T) {
 	}
 }
 
-func TestACheckedRequestPastTheLimitDoesNoWork(t *testing.T) {
+func TestCheckedRequestOverLimitDoesNoWork(t *testing.T) {
 	t.Parallel()
 	ran := 0
 	h := checkThenRecord(t, dial(t, natsURL), 2)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran++ }))
@@ -139,7 +139,7 @@ func TestACheckedRequestPastTheLimitDoesNoWork(t *testing.T) {
 }
 
 // An invalid id is refused before the work, whether the middleware fails open or closed.
-func TestABadIDIsNoWayAroundTheCharge(t *testing.T) {
+func TestInvalidIDIsRefusedBeforeWork(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	for _, closed := range []bool{false, true} {
@@ -157,7 +157,7 @@ func TestABadIDIsNoWayAroundTheCharge(t *testing.T) {
 }
 
 // If another request has used the id, this one is not a repeat. Only the charge can tell, so the request is charged without an id.
-func TestTheIDOfAnotherRequestIsNoWayAroundTheCharge(t *testing.T) {
+func TestReusedIDDoesNotAvoidCharge(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	other := limits.Per(key(t)+":other", 9, "1h")
@@ -174,7 +174,7 @@ func TestTheIDOfAnotherRequestIsNoWayAroundTheCharge(t *testing.T) {
 }
 
 // Whatever middleware is inside, SetCost applies to the innermost one that charges afterwards.
-func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
+func TestSetCostAppliesToInnermostRecorder(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	ordinary := httplimit.Middleware(c, httplimit.Config{Deadline: patient, FailClosed: true,
@@ -194,7 +194,7 @@ func TestTheCostReachesTheLimiterThatChargesAfterwards(t *testing.T) {
 }
 
 // A copied body arrives whole, however long it is.
-func TestACopyArrivesWhole(t *testing.T) {
+func TestCopiedBodyIsComplete(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	for _, size := range []int{0, 1, 511, 512, 513, 100_000} {
@@ -211,7 +211,7 @@ func TestACopyArrivesWhole(t *testing.T) {
 }
 
 // A panic is not recovered, and work that was done before it is charged.
-func TestAPanicIsNoWayAroundTheCharge(t *testing.T) {
+func TestPanicDoesNotAvoidCharge(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	for name, tt := range map[string]struct {
@@ -270,7 +270,7 @@ func TestTheHandlerSeesTheDecision(t *testing.T) {
 	httplimit.SetCost(t.Context(), 3) // nothing to set, and no panic
 }
 
-func TestChargingBehindTheAnswer(t *testing.T) {
+func TestChargeBehind(t *testing.T) {
 	t.Parallel()
 	url, requests := silentService(t, "limits.*", `{"allowed":true}`)
 	failed := make(chan error, 1)
@@ -292,7 +292,7 @@ func TestChargingBehindTheAnswer(t *testing.T) {
 	}
 }
 
-func TestAChargeThatIsLostIsTold(t *testing.T) {
+func TestLostChargeIsReported(t *testing.T) {
 	t.Parallel()
 	for _, behind := range []bool{false, true} {
 		failed := make(chan error, 1)
@@ -312,7 +312,7 @@ func TestAChargeThatIsLostIsTold(t *testing.T) {
 }
 
 // Handlers find the same optional interfaces of their ResponseWriter as without the middleware.
-func TestTheResponseWriterKeepsItsFeatures(t *testing.T) {
+func TestResponseWriterKeepsOptionalInterfaces(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
 	limited := checkThenRecord(t, c, 10)
@@ -347,7 +347,7 @@ func TestTheResponseWriterKeepsItsFeatures(t *testing.T) {
 	server.Close()
 }
 
-func TestAWriterThatCannotFlushDoesNotPretendTo(t *testing.T) {
+func TestUnflushableWriterIsNotAFlusher(t *testing.T) {
 	t.Parallel()
 	h := checkThenRecord(t, dial(t, natsURL), 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, ok := w.(http.Flusher); ok {
@@ -394,7 +394,7 @@ func wantNoted(t *testing.T, act func(*http.ResponseController) error, writers [
 }
 
 // A successful flush begins the response, whichever writer performs it. A flush that is not supported does not.
-func TestAFlushIsNotedUnderAnyWriter(t *testing.T) {
+func TestFlushIsDetectedOnAnyWriter(t *testing.T) {
 	t.Parallel()
 	wantNoted(t, (*http.ResponseController).Flush, []noted{
 		{struct{ http.ResponseWriter }{httptest.NewRecorder()}, 0},
@@ -415,7 +415,7 @@ type taken struct{ *httptest.ResponseRecorder }
 func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrHijacked }
 
 // A hijacked connection counts as 200, however the handler ends. A failed hijack does not.
-func TestAHijackIsNotedUnderAnyWriter(t *testing.T) {
+func TestHijackIsDetectedOnAnyWriter(t *testing.T) {
 	t.Parallel()
 	hijack := func(c *http.ResponseController) error {
 		_, _, err := c.Hijack()
@@ -439,7 +439,7 @@ type goneWriter struct{ *httptest.ResponseRecorder }
 
 func (goneWriter) FlushError() error { return net.ErrClosed }
 
-func TestAFlushThatFailsIsTold(t *testing.T) {
+func TestFlushErrorIsReturned(t *testing.T) {
 	t.Parallel()
 	h := checkThenRecord(t, dial(t, natsURL), 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := http.NewResponseController(w).Flush(); !errors.Is(err, net.ErrClosed) {

@@ -67,8 +67,8 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	(&http.Client{Transport: &httplimit.Transport{Base: serverFunc(nil)}}).CloseIdleConnections() // its base has no idle connections
 }
 
-// TestTheCauseOfAnEndIsTold: like package http, Transport returns the cause of a context's end.
-func TestTheCauseOfAnEndIsTold(t *testing.T) {
+// TestContextCauseIsReturned: like package http, Transport returns the cause of a context's end.
+func TestContextCauseIsReturned(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
 		open, enough := 0, errors.New("enough")
@@ -133,7 +133,7 @@ func TestTransportBacksOff(t *testing.T) {
 	})
 }
 
-func TestTransportKeepsToTheServersTime(t *testing.T) {
+func TestTransportHonoursServerRetryTime(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string][]string{
 		"seconds":            {"Retry-After", "60", "X-RateLimit-Reset", "1"},
@@ -236,7 +236,7 @@ func TestTransportWaitsAsLongAsItMay(t *testing.T) {
 }
 
 // Nothing that a server writes into its headers makes a client wait for ever, or not at all.
-func TestTransportTakesNoNonsense(t *testing.T) {
+func TestTransportIgnoresInvalidHeaders(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
 		for value, want := range map[string]int{
@@ -256,7 +256,7 @@ func TestTransportTakesNoNonsense(t *testing.T) {
 	})
 }
 
-func TestTransportRepeatsOnlyWhatItMay(t *testing.T) {
+func TestTransportRetriesOnlyWhenAllowed(t *testing.T) {
 	t.Parallel()
 	oneWay := func(r *http.Request) { r.GetBody = nil }
 	noBody := func(r *http.Request) { r.Body, r.GetBody = http.NoBody, nil }
@@ -335,8 +335,8 @@ func TestTransportEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestTransportWaitsForNoEndOfAnAnswer: a server may never end its response.
-func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
+// TestTransportDoesNotDrainEndlessResponse: a server may never end its response.
+func TestTransportDoesNotDrainEndlessResponse(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
 		began, tries, open := time.Now(), 0, 0
@@ -354,8 +354,9 @@ func TestTransportWaitsForNoEndOfAnAnswer(t *testing.T) {
 	})
 }
 
-// TestAnAnswerMayHaveNoBody: a Base that is not a network transport may return a response without a body.
-func TestAnAnswerMayHaveNoBody(t *testing.T) {
+// TestResponseMayHaveNilBody: a Base that is not a network transport may return a response without
+// a body.
+func TestResponseMayHaveNilBody(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
 		tries := 0
@@ -370,7 +371,7 @@ func TestAnAnswerMayHaveNoBody(t *testing.T) {
 }
 
 // A compressed response whose gzip header never comes: a Read that waits for it holds the lock that Close needs.
-func TestTransportWaitsForNoBeginOfACompressedAnswer(t *testing.T) {
+func TestTransportDoesNotWaitForGzipHeader(t *testing.T) {
 	t.Parallel()
 	var tries atomic.Int64
 	gone := make(chan struct{})
