@@ -63,10 +63,10 @@ func TestTypos(t *testing.T) {
 	}
 }
 
-// TestMadeUpKeysAreNoKeys: a text with a correct checksum, which anybody can compute, but with an id or secret of other characters
-// or in another form, is not a key. PostgreSQL accepts neither U+0000 nor invalid UTF-8 in texts, so the lookup of such a key
-// would be an error of the store.
-func TestMadeUpKeysAreNoKeys(t *testing.T) {
+// TestForgedKeysAreRejected: a text with a correct checksum, which anybody can compute, but with
+// an id or secret of other characters or in another form, is not a key. PostgreSQL accepts neither
+// U+0000 nor invalid UTF-8 in texts, so the lookup of such a key would be an error of the store.
+func TestForgedKeysAreRejected(t *testing.T) {
 	t.Parallel()
 	text, id := generate(DefaultPrefix)
 	secret := strings.Split(text, "_")[2]
@@ -89,8 +89,9 @@ func TestMadeUpKeysAreNoKeys(t *testing.T) {
 	}
 }
 
-// TestRandomIsEven checks that each character is drawn 62,000 times, within six standard deviations.
-func TestRandomIsEven(t *testing.T) {
+// TestRandomIsUniform checks that each character is drawn 62,000 times, within six standard
+// deviations.
+func TestRandomIsUniform(t *testing.T) {
 	t.Parallel()
 	const each = 62_000
 	counts := map[rune]int{}

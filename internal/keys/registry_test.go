@@ -124,8 +124,8 @@ func TestVerify(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestTheSecretIsNotKept looks for it in what is stored and returned.
-func TestTheSecretIsNotKept(t *testing.T) {
+// TestSecretIsNotStored looks for it in what is stored and returned.
+func TestSecretIsNotStored(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
 	r := registry(t, keys.Config{Store: s, Now: c.now})
@@ -142,8 +142,9 @@ func TestTheSecretIsNotKept(t *testing.T) {
 	}
 }
 
-// TestRemembers counts lookups: one for a key and one for an id that does not exist, until the TTL is over.
-func TestRemembers(t *testing.T) {
+// TestLookupsAreCached counts lookups: one for a key and one for an id that does not exist, until
+// the TTL is over.
+func TestLookupsAreCached(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
 	r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 900 * time.Millisecond})
@@ -165,8 +166,8 @@ func TestRemembers(t *testing.T) {
 	}
 }
 
-// TestAFloodOfUnknownKeysDrivesOutNone sends more unknown ids than are cached.
-func TestAFloodOfUnknownKeysDrivesOutNone(t *testing.T) {
+// TestUnknownKeysDoNotEvictKnownOnes sends more unknown ids than are cached.
+func TestUnknownKeysDoNotEvictKnownOnes(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
 	r := registry(t, keys.Config{Store: s, Now: c.now, CacheSize: 10})
@@ -209,9 +210,10 @@ func TestRevocationReachesOthers(t *testing.T) {
 	}
 }
 
-// TestALookupThatARevocationOvertookIsNotKept blocks a lookup that has read the key until the key is revoked. A caller after the
-// revocation gets a new lookup, whether or not the first one has ended.
-func TestALookupThatARevocationOvertookIsNotKept(t *testing.T) {
+// TestLookupOvertakenByRevocationIsNotCached blocks a lookup that has read the key until the key
+// is revoked. A caller after the revocation gets a new lookup, whether or not the first one has
+// ended.
+func TestLookupOvertakenByRevocationIsNotCached(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -276,9 +278,9 @@ func TestLookupsAreShared(t *testing.T) {
 	})
 }
 
-// TestALookupIsNotRepeated has callers arrive as the shared lookup ends. One that found nothing cached, and comes too late for
-// that lookup, must not begin another.
-func TestALookupIsNotRepeated(t *testing.T) {
+// TestLateCallerDoesNotRepeatLookup has callers arrive as the shared lookup ends. One that found
+// nothing cached, and comes too late for that lookup, must not begin another.
+func TestLateCallerDoesNotRepeatLookup(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
 	r := registry(t, keys.Config{Store: s, Now: c.now})

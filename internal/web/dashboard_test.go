@@ -46,7 +46,7 @@ func newTestDashboard(t *testing.T, r readiness) (*dashboard, *Metrics) {
 	return d, NewMetrics(reg)
 }
 
-func TestTheDashboardTellsWhatWasAnsweredAndHowFast(t *testing.T) {
+func TestDashboardShowsAnswersAndLatency(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, m := newTestDashboard(t, readiness{Ready: true, Checks: map[string]string{"nats": "ok"}})
@@ -82,7 +82,7 @@ func TestTheDashboardTellsWhatWasAnsweredAndHowFast(t *testing.T) {
 	})
 }
 
-func TestTheDashboardTellsWhyAWorkerIsNotReady(t *testing.T) {
+func TestDashboardShowsWhyNotReady(t *testing.T) {
 	t.Parallel()
 	d, _ := newTestDashboard(t, readiness{Checks: map[string]string{"store": "dial <script>: refused"}})
 	page := browse(t, d)
@@ -91,7 +91,7 @@ func TestTheDashboardTellsWhyAWorkerIsNotReady(t *testing.T) {
 	}
 }
 
-func TestTheDashboardSaysWhatToLookAtFirst(t *testing.T) {
+func TestDashboardHighlightsProblems(t *testing.T) {
 	t.Parallel()
 	d, m := newTestDashboard(t, readiness{Ready: true})
 	fails := errors.New("refused")
@@ -118,8 +118,9 @@ func TestTheDashboardSaysWhatToLookAtFirst(t *testing.T) {
 	}
 }
 
-// TestTheDashboardLooksOnceASecond, however many people load the page: a snapshot calls the store.
-func TestTheDashboardLooksOnceASecond(t *testing.T) {
+// TestDashboardSnapshotIsCachedForASecond, however many people load the page: a snapshot calls the
+// store.
+func TestDashboardSnapshotIsCachedForASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, m := newTestDashboard(t, readiness{Ready: true})
@@ -135,8 +136,9 @@ func TestTheDashboardLooksOnceASecond(t *testing.T) {
 	})
 }
 
-// TestManyLookWhileTheStoreHangs: requests share one snapshot, and a client that has gone holds up none of the others.
-func TestManyLookWhileTheStoreHangs(t *testing.T) {
+// TestDashboardRequestsShareSnapshotWhileStoreHangs: requests share one snapshot, and a client
+// that has gone holds up none of the others.
+func TestDashboardRequestsShareSnapshotWhileStoreHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, m := newTestDashboard(t, readiness{Ready: true})
@@ -185,7 +187,7 @@ func TestTheDashboardHasEveryMetric(t *testing.T) {
 	}
 }
 
-func TestNumbersAreWordedForPeople(t *testing.T) {
+func TestNumbersAreHumanReadable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ got, want string }{
 		{number(0), "0"}, {number(7), "7"}, {number(0.12345), "0.123"}, {number(123.4), "123"}, {number(1234567), "1,234,567"},
@@ -200,8 +202,8 @@ func TestNumbersAreWordedForPeople(t *testing.T) {
 	}
 }
 
-// TestTheDashboardSaysThatTheMetricsCannotBeRead, instead of an empty page.
-func TestTheDashboardSaysThatTheMetricsCannotBeRead(t *testing.T) {
+// TestDashboardReportsUnreadableMetrics, instead of an empty page.
+func TestDashboardReportsUnreadableMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(broken{})

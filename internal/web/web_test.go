@@ -107,7 +107,7 @@ func TestSchemasAreCached(t *testing.T) {
 	}
 }
 
-func TestReadyTellsReasons(t *testing.T) {
+func TestReadyzGivesReasons(t *testing.T) {
 	s := start(t, func(c *Config) {
 		c.Ready = func(context.Context) map[string]error {
 			return map[string]error{"nats": nil, "store": errors.New("dial tcp: refused")}
@@ -168,7 +168,7 @@ func TestDrainingIsNotReadyButAlive(t *testing.T) {
 	}
 }
 
-func TestBusyAddressIsNamed(t *testing.T) {
+func TestListenErrorNamesBusyAddress(t *testing.T) {
 	s := start(t)
 	other, err := New(Config{Addr: s.Addr(), Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -252,8 +252,8 @@ func TestSampleIsReadRarely(t *testing.T) {
 	})
 }
 
-// TestAStoreThatHangsFails: the metric says so, and the scrape is not held up.
-func TestAStoreThatHangsFails(t *testing.T) {
+// TestHangingStoreCountsAsFailing: the metric says so, and the scrape is not held up.
+func TestHangingStoreCountsAsFailing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg, hangs := prometheus.NewRegistry(), true
 		(&Metrics{reg: reg}).WatchStore(func(ctx context.Context) error {
