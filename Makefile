@@ -73,8 +73,8 @@ alerts-load: ## publish 100,000 events a minute to alerters, and write the figur
 
 .PHONY: crashes
 crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events become alerts (15 minutes)
-	go test -race ./internal/alerts -run TestWhoeverDiesWhenever -count 1 -timeout 0 -v -args -schedules $(CRASHES)
-	go test -race ./internal/alerts -run TestDaysOver -count 1 -timeout 0 -v -args -days 28
+	go test -race ./internal/alerts -run TestAlertsSurviveCrashAtAnyMoment -count 1 -timeout 0 -v -args -schedules $(CRASHES)
+	go test -race ./internal/alerts -run TestDaysAcrossDSTChange -count 1 -timeout 0 -v -args -days 28
 	go test -race ./e2e -run TestAlertsSurviveCrashes -count 1 -timeout 0 -v -args -schedules $(CRASHES)
 
 # Packages are found by what their tests import and declare, so that a new package needs no entry here. Only packages that

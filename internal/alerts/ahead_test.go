@@ -9,8 +9,9 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestAClockThatWasAheadHoldsNoAlertBack: events that were dated in the future must not make later ones seem too old.
-func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
+// TestClockAheadDoesNotSuppressAlerts: events that were dated in the future must not make later
+// ones seem too old.
+func TestClockAheadDoesNotSuppressAlerts(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	rules := `{rules: [{name: denials, threshold: {denials: 5, within: 10m}, channels: [log]}]}`
@@ -52,8 +53,9 @@ func TestAClockThatWasAheadHoldsNoAlertBack(t *testing.T) {
 	}
 }
 
-// TestAnAlertOfAClockThatWasAheadEnds, so that later denials raise a new alert.
-func TestAnAlertOfAClockThatWasAheadEnds(t *testing.T) {
+// TestClockAheadAlertResolves: an alert of a clock that was ahead ends, so that later denials
+// raise a new alert.
+func TestClockAheadAlertResolves(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1, within: 10m}, channels: [log]}]}`)
@@ -85,8 +87,9 @@ func TestAnAlertOfAClockThatWasAheadEnds(t *testing.T) {
 	}
 }
 
-// TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings after it should have been resolved.
-func TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings(t *testing.T) {
+// TestClockAheadAlertWithholdsNoWarnings: an alert of a clock that was ahead withholds none after
+// it should have been resolved.
+func TestClockAheadAlertWithholdsNoWarnings(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour
 	r := newRig(t, "{rules: [{name: denials, threshold: {denials: 1}}, {name: warnings, match: {type: warning}}]}")
@@ -106,8 +109,9 @@ func TestAnAlertOfAClockThatWasAheadWithholdsNoWarnings(t *testing.T) {
 	}
 }
 
-// TestWhatAClockHeldThatWasAheadIsInADigest: the next one, or the first that may include it.
-func TestWhatAClockHeldThatWasAheadIsInADigest(t *testing.T) {
+// TestClockAheadHeldAlertIsInADigest: an alert that was held while the clock was ahead is in the
+// next digest, or the first that may include it.
+func TestClockAheadHeldAlertIsInADigest(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour // Thursday is a Friday
 	for name, c := range map[string]struct {

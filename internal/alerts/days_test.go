@@ -15,7 +15,7 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// days is how many days each walk of TestDaysOverAChangeOfTheClock has.
+// days is how many days each walk of TestDaysAcrossDSTChange has.
 var days = flag.Int("days", 1, "how many days the walks of the tests of alerts have")
 
 // walk simulates some days in a zone. The clock goes from event to event, and from full hour to full hour.
@@ -117,10 +117,11 @@ func (w *walk) quiet(rule string, at time.Time) bool {
 	return false
 }
 
-// TestDaysOverAChangeOfTheClock simulates days in which the clock changes, with processes that die now and then and are away
-// for hours. No alert may be sent in its quiet hours; each held alert must be in one digest, the first that may include it; no
-// user may be sent more than 20 in an hour; and no denial may be lost.
-func TestDaysOverAChangeOfTheClock(t *testing.T) {
+// TestDaysAcrossDSTChange simulates days in which the clock changes, with processes that die now
+// and then and are away for hours. No alert may be sent in its quiet hours; each held alert must
+// be in one digest, the first that may include it; no user may be sent more than 20 in an hour;
+// and no denial may be lost.
+func TestDaysAcrossDSTChange(t *testing.T) {
 	t.Parallel()
 	for seed, c := range []struct{ zone, change string }{
 		{"Europe/Berlin", "2026-10-25"}, {"Europe/Berlin", "2027-03-28"},

@@ -37,8 +37,9 @@ func (r *rig) throttled(s *running, user string, policies ...string) {
 
 const oneAnHour = `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}`
 
-// TestADigestKeepsSilences: an alert that was held before a silence is sent when it ends, even if it is ended early.
-func TestADigestKeepsSilences(t *testing.T) {
+// TestDigestRespectsSilences: an alert that was held before a silence is sent when it ends, even
+// if it is ended early.
+func TestDigestRespectsSilences(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
 	s := r.run()
@@ -69,8 +70,8 @@ func TestADigestKeepsSilences(t *testing.T) {
 	r.digests(s, oneDigest)
 }
 
-// TestALateDigestKeepsQuietHours: the run at the full hour before the quiet hours failed.
-func TestALateDigestKeepsQuietHours(t *testing.T) {
+// TestLateDigestRespectsQuietHours: the run at the full hour before the quiet hours failed.
+func TestLateDigestRespectsQuietHours(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "14:00", to: "16:30"}]}]}`)
 	s := r.run()
@@ -84,9 +85,9 @@ func TestALateDigestKeepsQuietHours(t *testing.T) {
 	}
 }
 
-// TestADigestIsAheadOfTheStoresClock: by the store's clock quiet hours and silences go on a little, but by the worker's clock,
-// at whose full hour the digest runs, they have ended.
-func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
+// TestDigestRunsAheadOfStoreClock: by the store's clock quiet hours and silences go on a little,
+// but by the worker's clock, at whose full hour the digest runs, they have ended.
+func TestDigestRunsAheadOfStoreClock(t *testing.T) {
 	t.Parallel()
 	for _, silenced := range []bool{false, true} {
 		r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
@@ -103,8 +104,8 @@ func TestADigestIsAheadOfTheStoresClock(t *testing.T) {
 	}
 }
 
-// TestTheSenderIsToldOfDeliveries of each kind. Otherwise they would wait until its next poll.
-func TestTheSenderIsToldOfDeliveries(t *testing.T) {
+// TestSenderIsWokenForDeliveries of each kind. Otherwise they would wait until its next poll.
+func TestSenderIsWokenForDeliveries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
 	s := r.run()
@@ -124,8 +125,8 @@ func TestTheSenderIsToldOfDeliveries(t *testing.T) {
 	}
 }
 
-// TestEverybodyGetsHisDigest, including users beyond the first 500 that are looked up.
-func TestEverybodyGetsHisDigest(t *testing.T) {
+// TestEveryUserGetsDigest, including users beyond the first 500 that are looked up.
+func TestEveryUserGetsDigest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
 	s := r.run()
@@ -140,8 +141,8 @@ func TestEverybodyGetsHisDigest(t *testing.T) {
 	r.digests(s, "501 digests of 501 alerts")
 }
 
-// TestADigestTellsOfSomeAlerts and leaves the user's others for another digest.
-func TestADigestTellsOfSomeAlerts(t *testing.T) {
+// TestDigestCoversSomeAlerts and leaves the user's others for another digest.
+func TestDigestCoversSomeAlerts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
 	s := r.run()
@@ -166,8 +167,8 @@ func TestADigestTellsOfSomeAlerts(t *testing.T) {
 	}
 }
 
-// TestADigestTellsAChannelOfItsOwnAlerts: a channel gets only alerts that would have been sent to it.
-func TestADigestTellsAChannelOfItsOwnAlerts(t *testing.T) {
+// TestDigestGivesChannelItsOwnAlerts: a channel gets only alerts that would have been sent to it.
+func TestDigestGivesChannelItsOwnAlerts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		held      []string // policies
@@ -224,8 +225,9 @@ func (b busy) DigestAlerts(ctx context.Context, user string, max int, build func
 	return n, err
 }
 
-// TestARunTellsNothingThatWasHeldMeanwhile: otherwise a user who is denied all the time would get a digest for each alert.
-func TestARunTellsNothingThatWasHeldMeanwhile(t *testing.T) {
+// TestDigestRunSkipsAlertsHeldMeanwhile: otherwise a user who is denied all the time would get a
+// digest for each alert.
+func TestDigestRunSkipsAlertsHeldMeanwhile(t *testing.T) {
 	t.Parallel()
 	for want, most := range map[string]int{"1 digests of 29 alerts": 0, "3 digests of 29 alerts": 10} {
 		onBothStores(t, oneAnHour, func(t *testing.T, r *rig) {
@@ -272,8 +274,9 @@ func (f refusing) DigestAlerts(ctx context.Context, user string, max int, build 
 	return f.Store.DigestAlerts(ctx, user, max, build)
 }
 
-// TestAUserWhoseDigestFailsKeepsNobodyWaiting: the others get theirs in the same hour, unless the store fails altogether.
-func TestAUserWhoseDigestFailsKeepsNobodyWaiting(t *testing.T) {
+// TestFailedDigestDoesNotDelayOtherUsers: the others get theirs in the same hour, unless the store
+// fails altogether.
+func TestFailedDigestDoesNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		failing string
@@ -298,8 +301,8 @@ func TestAUserWhoseDigestFailsKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestADigestIsToldWhereEveryFullHourIsQuiet: otherwise there would never be one.
-func TestADigestIsToldWhereEveryFullHourIsQuiet(t *testing.T) {
+// TestDigestIsSentWhenEveryFullHourIsQuiet: otherwise there would never be one.
+func TestDigestIsSentWhenEveryFullHourIsQuiet(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "00:00", to: "12:30"}, {from: "12:31", to: "24:00"}]}]}`)
 	s := r.run()
@@ -309,8 +312,8 @@ func TestADigestIsToldWhereEveryFullHourIsQuiet(t *testing.T) {
 	r.digests(s, oneDigest)
 }
 
-// TestALongDigestNamesTheFirst policies only, and the times of all alerts.
-func TestALongDigestNamesTheFirst(t *testing.T) {
+// TestLongDigestListsTheFirst policies only, and the times of all alerts.
+func TestLongDigestListsTheFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, oneAnHour)
 	s := r.run()

@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-func TestNewEventRefusesWhatCannotBe(t *testing.T) {
+func TestNewEventRejectsInvalidEvents(t *testing.T) {
 	t.Parallel()
 	at := time.UnixMilli(1704307200123)
 	good := limits.Exceeded{Key: "api:user:7", Name: "1m", Policy: "api", Limit: 100, Window: "1m", Reset: 1704307260000, Denied: 41, User: "7"}

@@ -114,7 +114,7 @@ func (h *handing) told(t *testing.T, want int) {
 	}
 }
 
-func TestRaisedAlertsAreToldWithoutAskingTheStore(t *testing.T) {
+func TestRaisedAlertsAreSentWithoutStorePoll(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
 	at := time.Now()
@@ -132,7 +132,7 @@ func TestRaisedAlertsAreToldWithoutAskingTheStore(t *testing.T) {
 }
 
 // Alerts for which the queue has no room wait in the store and are not lost.
-func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
+func TestAlertsBeyondTheQueueAreSent(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
 	at := time.Now()
@@ -151,7 +151,7 @@ func TestAlertsBeyondWhatIsHandedOverAreTold(t *testing.T) {
 }
 
 // A stop leaves no claimed alert for which the next process would have to wait.
-func TestStopTellsWhatWasHandedOver(t *testing.T) {
+func TestStopSendsQueuedAlerts(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
 	h.take(t, 0, 3)
@@ -165,7 +165,7 @@ func TestStopTellsWhatWasHandedOver(t *testing.T) {
 }
 
 // An alert on which the limiter did not decide is handled again when its claim ends.
-func TestHandedAlertIsTriedAgain(t *testing.T) {
+func TestUndecidedQueuedAlertIsRetried(t *testing.T) {
 	t.Parallel()
 	h := newHanding(t)
 	h.limiter.fails.Store(true)
@@ -190,8 +190,9 @@ func (hanging) Consume(ctx context.Context, _ limits.Request) (*limits.Reply, er
 	}
 }
 
-// TestAStopIsNotHeldUpByALimiterThatHangs: another process finds the undecided alert without being woken.
-func TestAStopIsNotHeldUpByALimiterThatHangs(t *testing.T) {
+// TestStopIsNotBlockedByHangingLimiter: another process finds the undecided alert without being
+// woken.
+func TestStopIsNotBlockedByHangingLimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t)
@@ -246,9 +247,9 @@ func TestAFullBatchIsFollowedAtOnce(t *testing.T) {
 	})
 }
 
-// TestAlertsOfTheDeadDoNotWaitForAQuietMoment: a process that always has alerts in its queue still polls the store for those
-// of a dead process.
-func TestAlertsOfTheDeadDoNotWaitForAQuietMoment(t *testing.T) {
+// TestDeadProcessAlertsAreSentUnderLoad: a process that always has alerts in its queue still polls
+// the store for those of a dead process.
+func TestDeadProcessAlertsAreSentUnderLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t)
@@ -276,8 +277,8 @@ func (c choosy) Consume(_ context.Context, r limits.Request) (*limits.Reply, err
 	return &limits.Reply{Allowed: !strings.HasSuffix(r.Limits[0].Key, ":"+c.refused)}, nil
 }
 
-// TestTheSenderIsToldWhicheverIsHeld: it is woken if any alert of a batch is sent.
-func TestTheSenderIsToldWhicheverIsHeld(t *testing.T) {
+// TestSenderIsWokenIfAnyAlertIsSent: it is woken if any alert of a batch is sent.
+func TestSenderIsWokenIfAnyAlertIsSent(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []string{"u0", "u1"} {
 		synctest.Test(t, func(t *testing.T) {

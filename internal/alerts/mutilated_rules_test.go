@@ -33,8 +33,8 @@ func TestMutilatedAlertsFiles(t *testing.T) {
 	}
 }
 
-// TestNoMistakeShowsASecret damages a file that has secrets in wrong places.
-func TestNoMistakeShowsASecret(t *testing.T) {
+// TestErrorsHideSecrets damages a file that has secrets in wrong places.
+func TestErrorsHideSecrets(t *testing.T) {
 	t.Parallel()
 	const file = `channels:
   - name: ops

@@ -91,7 +91,7 @@ func TestEveryFieldOfTheFile(t *testing.T) {
 	}
 }
 
-func TestDefault(t *testing.T) {
+func TestDefaultRules(t *testing.T) {
 	t.Parallel()
 	want := &Rules{
 		Throttle: Throttle{Limit: 20, Window: "1h"},
@@ -119,8 +119,8 @@ func TestBadAlertsFiles(t *testing.T) {
 	})
 }
 
-// TestAllMistakesOfAnAlertsFileAreTold in one run of the program, not in one run for each mistake.
-func TestAllMistakesOfAnAlertsFileAreTold(t *testing.T) {
+// TestAllAlertsFileErrorsAreReported in one run of the program, not in one run for each mistake.
+func TestAllAlertsFileErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	_, err := ParseRules("alerts.yaml", []byte(`throttle: {limit: 0, window: 1h}
 channels:
@@ -141,8 +141,9 @@ rules:
 	}
 }
 
-// TestSecretsOfFiles reads secrets from files, and checks the errors if they are missing or invalid.
-func TestSecretsOfFiles(t *testing.T) {
+// TestSecretsFromFiles reads secrets from files, and checks the errors if they are missing or
+// invalid.
+func TestSecretsFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := func(name, text string) string {
@@ -176,7 +177,7 @@ rules: [{name: a, channels: ops}]`), o)
 	}
 }
 
-func TestAChangedSecretIsReadAgainWhenAsked(t *testing.T) {
+func TestForceReloadReadsChangedSecret(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	secret, file := filepath.Join(dir, "secret"), filepath.Join(dir, "alerts.yaml")
@@ -206,7 +207,7 @@ rules: [{name: a, channels: ops}]`)
 	}
 }
 
-func TestMatchFits(t *testing.T) {
+func TestRuleMatch(t *testing.T) {
 	t.Parallel()
 	e := &Event{Type: limits.EventExceeded, Policy: "api", Key: "api:user:7", User: "7"}
 	inline := &Event{Type: limits.EventExceeded, Key: "global"}
@@ -227,8 +228,8 @@ func TestMatchFits(t *testing.T) {
 	}
 }
 
-// TestTheExamplesAreRight: the file in examples, and the one in the documentation.
-func TestTheExamplesAreRight(t *testing.T) {
+// TestExampleAlertsFilesAreValid: the file in examples, and the one in the documentation.
+func TestExampleAlertsFilesAreValid(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../examples/alerts.yaml")
 	if err != nil {

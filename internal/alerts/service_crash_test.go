@@ -140,12 +140,14 @@ func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []aler
 	}
 }
 
-// schedules is how many random schedules TestWhoeverDiesWhenever tries: some by default, hundreds with make crashes.
+// schedules is how many random schedules TestAlertsSurviveCrashAtAnyMoment tries: some by default,
+// hundreds with make crashes.
 var schedules = flag.Int("schedules", 30, "how many random deaths the tests of alerts try")
 
-// TestWhoeverDiesWhenever makes processes die at any step from event to digest, in random schedules, and starts others after a
-// while. In each schedule a user has 10 alerts within an hour: 8 must be sent once, and 2 must be in digests.
-func TestWhoeverDiesWhenever(t *testing.T) {
+// TestAlertsSurviveCrashAtAnyMoment makes processes die at any step from event to digest, in
+// random schedules, and starts others after a while. In each schedule a user has 10 alerts within
+// an hour: 8 must be sent once, and 2 must be in digests.
+func TestAlertsSurviveCrashAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	const each, most = 10, 8
 	r := newRig(t, "{throttle: {limit: 8, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")

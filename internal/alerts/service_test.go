@@ -16,8 +16,8 @@ import (
 
 const atOnce = "rules: [{name: denials, threshold: {denials: 1}}]"
 
-// TestAnIDIsOneEvent: a second event with the same id is ignored, whatever its data.
-func TestAnIDIsOneEvent(t *testing.T) {
+// TestEventIDIsTakenOnce: a second event with the same id is ignored, whatever its data.
+func TestEventIDIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	onBothStores(t, atOnce, func(t *testing.T, r *rig) {
 		s := r.run()
@@ -109,8 +109,9 @@ func testQuietHours(t *testing.T, file string, held int) {
 	}
 }
 
-// TestADigestKeepsQuietHours: an alert that the throttle held just before them is not sent in them.
-func TestADigestKeepsQuietHours(t *testing.T) {
+// TestDigestRespectsQuietHours: an alert that the throttle held just before them is not sent in
+// them.
+func TestDigestRespectsQuietHours(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "13:00", to: "14:30"}]}]}`)
 	s := r.run()
@@ -127,8 +128,8 @@ func TestADigestKeepsQuietHours(t *testing.T) {
 	}
 }
 
-// TestADigestKeepsTheNextQuietHoursToo, which begin before the full hour after the first ones.
-func TestADigestKeepsTheNextQuietHoursToo(t *testing.T) {
+// TestDigestRespectsNextQuietHours, which begin before the full hour after the first ones.
+func TestDigestRespectsNextQuietHours(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:30"}, {from: "13:50", to: "14:30"}]}]}`)
 	s := r.run()
@@ -142,9 +143,9 @@ func TestADigestKeepsTheNextQuietHoursToo(t *testing.T) {
 	}
 }
 
-// TestWhoRenamesAChannelMissesNothing: alerts raised before are sent to the renamed channel, whether or not the alert has other
-// channels that still exist.
-func TestWhoRenamesAChannelMissesNothing(t *testing.T) {
+// TestRenamedChannelLosesNoAlerts: alerts raised before are sent to the renamed channel, whether
+// or not the alert has other channels that still exist.
+func TestRenamedChannelLosesNoAlerts(t *testing.T) {
 	t.Parallel()
 	for _, beside := range []string{"", ", log"} {
 		t.Run("channels old"+beside, func(t *testing.T) {
@@ -192,8 +193,9 @@ func renameChannel(t *testing.T, beside string) {
 	}
 }
 
-// TestDigestsOfMoreThanOneTellsOf: a digest is bounded, and the rest does not wait for the next hour.
-func TestDigestsOfMoreThanOneTellsOf(t *testing.T) {
+// TestManyAlertsNeedSeveralDigests: a digest is bounded, and the rest does not wait for the next
+// hour.
+func TestManyAlertsNeedSeveralDigests(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atNight)
 	s := r.run()
@@ -214,7 +216,7 @@ func TestDigestsOfMoreThanOneTellsOf(t *testing.T) {
 	}
 }
 
-func TestDenialsThatStopResolve(t *testing.T) {
+func TestStoppedDenialsResolveAlert(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{channels: [{name: log, resolved: false}], rules: [{name: denials, threshold: {denials: 1}}]}`)
 	s := r.run()
@@ -241,8 +243,9 @@ func TestDenialsThatStopResolve(t *testing.T) {
 	r.seen.wait(t, "sent", 2)
 }
 
-// TestWhoRemovesARuleMissesNothing: an alert whose channel and rule were both removed is sent to the default channels.
-func TestWhoRemovesARuleMissesNothing(t *testing.T) {
+// TestRemovedRuleLosesNoAlerts: an alert whose channel and rule were both removed is sent to the
+// default channels.
+func TestRemovedRuleLosesNoAlerts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{channels: [{name: old, slack: {url: "https://example.com/x"}}],
 		rules: [{name: gone, threshold: {denials: 1}, channels: [old]}]}`)
@@ -256,8 +259,8 @@ func TestWhoRemovesARuleMissesNothing(t *testing.T) {
 	}
 }
 
-// TestMoreAlertsResolveThanOneTransactionHas.
-func TestMoreAlertsResolveThanOneTransactionHas(t *testing.T) {
+// TestResolveSpansSeveralTransactions: more alerts resolve at once than one transaction has.
+func TestResolveSpansSeveralTransactions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
 	s := r.run()
@@ -362,8 +365,8 @@ func TestTwoServicesShareTheWork(t *testing.T) {
 	})
 }
 
-// TestTheWordsOfAnAlertAreThoseOfItsNumbers, even if more events came before it was sent.
-func TestTheWordsOfAnAlertAreThoseOfItsNumbers(t *testing.T) {
+// TestAlertTextMatchesItsNumbers, even if more events came before it was sent.
+func TestAlertTextMatchesItsNumbers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
 	s := r.run()

@@ -46,7 +46,7 @@ func preview(t *testing.T, r *Rules, events ...Event) Preview {
 	return p
 }
 
-func TestDenialsWithinTheTimeReachTheThreshold(t *testing.T) {
+func TestDenialsWithinWindowReachThreshold(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		events []Event
@@ -83,7 +83,7 @@ func strconvID() func() string {
 	return func() string { n++; return strconv.Itoa(n) }
 }
 
-func TestAnAlertIsWhatItsEventsSay(t *testing.T) {
+func TestAlertFieldsComeFromItsEvents(t *testing.T) {
 	t.Parallel()
 	last := denial(3, 3*minute, 2)
 	last.Key, last.Limit = "api:user:7:b", 50
@@ -99,7 +99,7 @@ func TestAnAlertIsWhatItsEventsSay(t *testing.T) {
 	}
 }
 
-func TestWhatMakesAlertsTheSame(t *testing.T) {
+func TestAlertGrouping(t *testing.T) {
 	t.Parallel()
 	change := func(f func(*Event)) []Event {
 		a, b := denial(1, 0, 5), denial(2, 0, 5)
@@ -139,7 +139,7 @@ func TestWhatMakesAlertsTheSame(t *testing.T) {
 	}
 }
 
-func TestNoTwoGroupsHaveOneName(t *testing.T) {
+func TestGroupNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-c:| ]{0,4}`)
@@ -169,7 +169,7 @@ func TestAnAlertResolvesWhenDenialsStop(t *testing.T) {
 	}
 }
 
-func TestAWarningIsHeldBackWhileItsExceededAlertIsOpen(t *testing.T) {
+func TestWarningIsWithheldWhileExceededAlertIsOpen(t *testing.T) {
 	t.Parallel()
 	r := oneRule()
 	w := r.Rules[0]
@@ -195,7 +195,7 @@ func TestAWarningIsHeldBackWhileItsExceededAlertIsOpen(t *testing.T) {
 	}
 }
 
-func TestAWarningDoesNotHideThatALimitIsExceeded(t *testing.T) {
+func TestWarningAlertDoesNotHideExceeded(t *testing.T) {
 	t.Parallel()
 	both := oneRule(func(r *Rule) {
 		r.Match.Types, r.Threshold = []string{limits.EventWarning, limits.EventExceeded}, 1
@@ -212,7 +212,7 @@ func TestAWarningDoesNotHideThatALimitIsExceeded(t *testing.T) {
 	}
 }
 
-func TestEachAlertOfAnEventHasASlotOfItsOwn(t *testing.T) {
+func TestEachAlertOfAnEventIsChargedSeparately(t *testing.T) {
 	t.Parallel()
 	r := oneRule()
 	second := r.Rules[0]
@@ -256,7 +256,7 @@ func TestAWarningIsWithheldByTheLongerOfTwoAlerts(t *testing.T) {
 	}
 }
 
-func TestTheThrottleIsNoAlertOfItsOwn(t *testing.T) {
+func TestThrottleEventsRaiseNoAlert(t *testing.T) {
 	t.Parallel()
 	e := denial(1, 0, 100)
 	e.Key = throttleKey("7")
@@ -265,8 +265,8 @@ func TestTheThrottleIsNoAlertOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestNoMoreThanTheThrottleInAnyHour checks the preview. Other tests check the service on real stores.
-func TestNoMoreThanTheThrottleInAnyHour(t *testing.T) {
+// TestThrottleHoldsInAnyHour checks the preview. Other tests check the service on real stores.
+func TestThrottleHoldsInAnyHour(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		at, events := int64(0), []Event{}
@@ -326,7 +326,7 @@ func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 	})
 }
 
-func TestDecidingAgainForgetsTheFirstTime(t *testing.T) {
+func TestDecideIsRepeatable(t *testing.T) {
 	t.Parallel()
 	b := newBatch(oneRule(), []Event{denial(1, 0, 5), denial(2, 0, 1)}, strconvID())
 	known := TakeState{Now: start, Fresh: map[string]bool{"1": true, "2": true}}
@@ -346,7 +346,7 @@ func TestDecidingAgainForgetsTheFirstTime(t *testing.T) {
 	}
 }
 
-func TestASilencedAlertMayBeToldAgain(t *testing.T) {
+func TestSilencedAlertCanBecomePending(t *testing.T) {
 	t.Parallel()
 	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
 	g := b.matches[0].group
@@ -359,8 +359,9 @@ func TestASilencedAlertMayBeToldAgain(t *testing.T) {
 	}
 }
 
-// TestThrottleKeysAreApart: no user's name makes the key of no user, or the key of a hashed name.
-func TestThrottleKeysAreApart(t *testing.T) {
+// TestThrottleKeysAreDistinct: no user's name makes the key of no user, or the key of a hashed
+// name.
+func TestThrottleKeysAreDistinct(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("u", 300)
 	users := []string{"", "none", "7", long, strings.TrimPrefix(throttleKey(long), throttlePrefix)}

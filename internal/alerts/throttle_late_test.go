@@ -21,8 +21,9 @@ func (r *rig) raise(n int, name string) (all []alerts.Event) {
 	return all
 }
 
-// TestWhatIsToldLateCountsFromThen: a process dies after the charges, and they are old when another sends the alerts.
-func TestWhatIsToldLateCountsFromThen(t *testing.T) {
+// TestLateAlertsAreChargedWhenSent: a process dies after the charges, and they are old when
+// another sends the alerts.
+func TestLateAlertsAreChargedWhenSent(t *testing.T) {
 	t.Parallel()
 	const ofARule = "rules: [{name: denials, threshold: {denials: 1}, throttle: {limit: 5, window: %s}}]"
 	for _, c := range []struct {
@@ -73,8 +74,9 @@ func (l *losing) Consume(ctx context.Context, r limits.Request) (*limits.Reply, 
 	return reply, err
 }
 
-// TestWhatIsToldLateCountsFromThenWhileNobodyDies: the answers to the charges get lost for a while.
-func TestWhatIsToldLateCountsFromThenWhileNobodyDies(t *testing.T) {
+// TestLateAlertsAreChargedWhenSentWithoutCrash: no process dies, but the answers to the charges
+// get lost for a while.
+func TestLateAlertsAreChargedWhenSentWithoutCrash(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
 	l := &losing{Limiter: r.limiter}
@@ -93,8 +95,8 @@ func TestWhatIsToldLateCountsFromThenWhileNobodyDies(t *testing.T) {
 	}
 }
 
-// TestWhoDiesWhileItChargesAnewSpendsNoSecondSlot, at whichever step the process dies.
-func TestWhoDiesWhileItChargesAnewSpendsNoSecondSlot(t *testing.T) {
+// TestCrashWhileRechargingSpendsNoSecondSlot, at whichever step the process dies.
+func TestCrashWhileRechargingSpendsNoSecondSlot(t *testing.T) {
 	t.Parallel()
 	for _, behind := range []bool{false, true} {
 		for i, step := range []string{"pending", "consume", "settle", "consume anew", "tell"} {
@@ -137,8 +139,9 @@ func (b *behind) Settle(context.Context, string, int64) (*limits.Reply, error) {
 	return &limits.Reply{Allowed: true}, nil
 }
 
-// TestALimiterThatIsBehindIsNotAskedForEver: its new charges end no later than the old ones.
-func TestALimiterThatIsBehindIsNotAskedForEver(t *testing.T) {
+// TestLimiterClockBehindStopsRecharging: while the limiter's clock is behind, new charges end no
+// later than the old ones.
+func TestLimiterClockBehindStopsRecharging(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newHanding(t), &behind{}

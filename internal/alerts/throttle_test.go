@@ -56,8 +56,8 @@ func toldWithin(t *testing.T, all []alerts.Alert, most int, length time.Duration
 	return len(at)
 }
 
-// TestAThrottleWrittenAnewGoesOn: the counter stays the same if 1h is written as 60m.
-func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
+// TestRewrittenThrottleKeepsItsCounter: the counter stays the same if 1h is written as 60m.
+func TestRewrittenThrottleKeepsItsCounter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "{throttle: {limit: 3, window: 1h}, rules: [{name: denials, threshold: {denials: 1}}]}")
 	s := r.run()
@@ -73,8 +73,8 @@ func TestAThrottleWrittenAnewGoesOn(t *testing.T) {
 	}
 }
 
-// TestARulesOwnThrottleIsItsOwn: the alerts of one rule do not use up the throttle of another.
-func TestARulesOwnThrottleIsItsOwn(t *testing.T) {
+// TestRuleThrottlesAreIndependent: the alerts of one rule do not use up the throttle of another.
+func TestRuleThrottlesAreIndependent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, `{throttle: {limit: 5, window: 1h}, rules: [
 		{name: one, match: {policy: "a*"}, threshold: {denials: 1}, throttle: {limit: 2, window: 1h}},
@@ -92,9 +92,10 @@ func TestARulesOwnThrottleIsItsOwn(t *testing.T) {
 	}
 }
 
-// TestTheThrottleIsOfNobodyElse: an application that limits notifications to the same user, under a key such as the design
-// suggests, shares no counter with the throttle, and its limit raises alerts like any other.
-func TestTheThrottleIsOfNobodyElse(t *testing.T) {
+// TestThrottleSharesNoApplicationCounter: an application that limits notifications to the same
+// user, under a key such as the design suggests, shares no counter with the throttle, and its
+// limit raises alerts like any other.
+func TestThrottleSharesNoApplicationCounter(t *testing.T) {
 	t.Parallel()
 	const all = 40
 	r := newRig(t, atOnce)
@@ -151,7 +152,7 @@ func (r *rig) dieCharged(all ...alerts.Event) {
 // afterDeath is longer than the claim of a dead process lasts.
 const afterDeath = 11 * time.Second
 
-func TestWhoDiesBetweenChargeAndTellingSpendsNoSecondSlot(t *testing.T) {
+func TestCrashBeforeSendSpendsNoSecondSlot(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
 	r.dieCharged(r.exceeded("7", "api", 1))
@@ -169,8 +170,9 @@ func TestWhoDiesBetweenChargeAndTellingSpendsNoSecondSlot(t *testing.T) {
 	}
 }
 
-// TestWhoIsThrottledStays: an alert that is not grouped by user is updated by events of other users before it is sent.
-func TestWhoIsThrottledStays(t *testing.T) {
+// TestThrottleKeepsUserOfRaisedAlert: an alert that is not grouped by user is updated by events of
+// other users before it is sent.
+func TestThrottleKeepsUserOfRaisedAlert(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "rules: [{name: denials, threshold: {denials: 1}, groupBy: [policy]}]")
 	r.dieCharged(r.exceeded("7", "api", 1))
@@ -191,8 +193,9 @@ func TestWhoIsThrottledStays(t *testing.T) {
 	}
 }
 
-// TestNobodyIsToldWithoutALimiter: while the throttle cannot be charged, alerts wait and are not lost.
-func TestNobodyIsToldWithoutALimiter(t *testing.T) {
+// TestAlertsWaitWithoutLimiter: while the throttle cannot be charged, alerts wait and are not
+// lost.
+func TestAlertsWaitWithoutLimiter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, atOnce)
 	s := r.run()
@@ -226,8 +229,9 @@ func (s *says) Consume(context.Context, limits.Request) (*limits.Reply, error) {
 	return s.reply.Load(), s.err
 }
 
-// TestAnAnswerWithoutTheStoreTellsNobody: a degraded answer charges nothing, so a user could be sent more than 20 in an hour.
-func TestAnAnswerWithoutTheStoreTellsNobody(t *testing.T) {
+// TestDegradedAnswerSendsNoAlert: a degraded answer charges nothing, so a user could be sent more
+// than 20 in an hour.
+func TestDegradedAnswerSendsNoAlert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newHanding(t), &says{}
@@ -242,8 +246,8 @@ func TestAnAnswerWithoutTheStoreTellsNobody(t *testing.T) {
 	})
 }
 
-// TestAThrottleThatCannotBeChargedHoldsTheAlert for the digest: a retry would not help.
-func TestAThrottleThatCannotBeChargedHoldsTheAlert(t *testing.T) {
+// TestUnchargeableThrottleHoldsAlert for the digest: a retry would not help.
+func TestUnchargeableThrottleHoldsAlert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHanding(t)
@@ -258,8 +262,9 @@ func TestAThrottleThatCannotBeChargedHoldsTheAlert(t *testing.T) {
 	})
 }
 
-// TestAnOutageIsOverWhenSomebodyIsTold: between the attempts nothing is pending because it is claimed, which is no success.
-func TestAnOutageIsOverWhenSomebodyIsTold(t *testing.T) {
+// TestOutageEndsWhenAnAlertIsSent: between the attempts nothing is pending because it is claimed,
+// which is no success.
+func TestOutageEndsWhenAnAlertIsSent(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(t *testing.T, h *handing){
 		"by this process": func(_ *testing.T, h *handing) { h.limiter.fails.Store(false) },

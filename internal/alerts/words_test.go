@@ -9,7 +9,7 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-func TestUsualWords(t *testing.T) {
+func TestDefaultWords(t *testing.T) {
 	t.Parallel()
 	r := &Rule{Name: "heavy"}
 	denied := exampleAlerts[0]

@@ -130,7 +130,7 @@ func (r *receiver) count() int {
 	return len(r.seen)
 }
 
-func TestMakeRefusesWhatCannotWork(t *testing.T) {
+func TestMakeRejectsInvalidSpecs(t *testing.T) {
 	t.Parallel()
 	m, err := NewMaker(config(t))
 	if err != nil {
@@ -201,8 +201,8 @@ func TestFingerprintIsOfTheTarget(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotSetHasADefault, and a missing required setting is an error.
-func TestWhatIsNotSetHasADefault(t *testing.T) {
+// TestUnsetOptionsHaveDefaults, and a missing required setting is an error.
+func TestUnsetOptionsHaveDefaults(t *testing.T) {
 	t.Parallel()
 	if _, err := NewMaker(Config{}); err == nil || !strings.Contains(err.Error(), "Logger is missing") {
 		t.Errorf("without a logger: %v", err)
@@ -254,7 +254,7 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 }
 
-func TestSlackTextIsTextAlone(t *testing.T) {
+func TestSlackTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	m := message()
@@ -297,7 +297,7 @@ func TestSlackTextMentionsNobody(t *testing.T) {
 	}
 }
 
-func TestSlackTellsSlacksWordsAlone(t *testing.T) {
+func TestSlackErrorShowsOnlyErrorCodes(t *testing.T) {
 	t.Parallel()
 	for body, told := range map[string]bool{
 		"channel_not_found": true, "path_of_url": false, "Cannot POST /" + secret: false, "no_" + strings.Repeat("x", 70000): false, "": false,

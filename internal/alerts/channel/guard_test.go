@@ -56,9 +56,9 @@ func TestGuardAllowsRanges(t *testing.T) {
 	}
 }
 
-// TestRefusedKnowsWhatANameNeedNotBeLookedUpFor: CheckTarget checks addresses and localhost; other names are checked when the
-// connection is made.
-func TestRefusedKnowsWhatANameNeedNotBeLookedUpFor(t *testing.T) {
+// TestCheckTargetDoesNoLookup: CheckTarget checks addresses and localhost; other names are checked
+// when the connection is made.
+func TestCheckTargetDoesNoLookup(t *testing.T) {
 	t.Parallel()
 	loopback6 := netip.MustParsePrefix("::1/128")
 	for _, c := range []struct {
@@ -131,8 +131,9 @@ func answer(question []byte, next func() netip.Addr) []byte {
 	return append(out, addr.AsSlice()...)
 }
 
-// TestAServerOfNamesThatIsSilent leaves time for the next server and for the connection: the resolver waits for it for 5 s.
-func TestAServerOfNamesThatIsSilent(t *testing.T) {
+// TestSilentDNSServer: the resolver waits 5 s for it, which leaves time for the next server and
+// for the connection.
+func TestSilentDNSServer(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	_, port, _ := net.SplitHostPort(r.Listener.Addr().String())
@@ -188,8 +189,9 @@ func TestNamesOfPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// TestRebindingIsOfNoUse has a name with a public address at the first lookup, and a private one after that.
-func TestRebindingIsOfNoUse(t *testing.T) {
+// TestDNSRebindingIsRefused has a name with a public address at the first lookup, and a private
+// one after that.
+func TestDNSRebindingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	_, port, _ := net.SplitHostPort(r.Listener.Addr().String())
@@ -211,8 +213,9 @@ func TestRebindingIsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestAnAddressOfIPv6IsConnectedTo: otherwise the tests that IPv6 addresses are refused would show nothing.
-func TestAnAddressOfIPv6IsConnectedTo(t *testing.T) {
+// TestIPv6AddressIsConnectedTo: otherwise the tests that IPv6 addresses are refused would show
+// nothing.
+func TestIPv6AddressIsConnectedTo(t *testing.T) {
 	t.Parallel()
 	const addr = "[2001:db8::25]:587"
 	for _, spec := range []*alerts.ChannelSpec{hook("https://" + addr + "/"), {Kind: alerts.ChannelSMTP, SMTP: &alerts.SMTPSpec{

@@ -51,8 +51,9 @@ func (m *mortal) Write(p []byte) (int, error) {
 	return m.Conn.Write(p)
 }
 
-// TestAConnectionThatDiedIsGivenUp: the attempt that finds it dead fails, and the next one uses another connection.
-func TestAConnectionThatDiedIsGivenUp(t *testing.T) {
+// TestDeadConnectionIsDropped: the attempt that finds it dead fails, and the next one uses another
+// connection.
+func TestDeadConnectionIsDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		network := &pipes{accepted: make(chan net.Conn)}

@@ -220,8 +220,9 @@ func TestMailArrivesWhole(t *testing.T) {
 	}
 }
 
-// TestMailSubjectsAreReadAsTheyWere: users choose their names, and a mail reader decodes what looks like an encoded word.
-func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
+// TestMailSubjectsRoundTrip: users choose their names, and a mail reader decodes what looks like
+// an encoded word.
+func TestMailSubjectsRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := serveMail(t, "none", nil)
 	c := made(t, mailConfig(t, s), s.spec("none"))
@@ -257,7 +258,7 @@ func TestMailSubjectsAreReadAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestMailLogsInOverTLSAlone(t *testing.T) {
+func TestMailLogsInOnlyOverTLS(t *testing.T) {
 	t.Parallel()
 	for _, offer := range []string{"PLAIN LOGIN", "SCRAM-SHA-256 LOGIN"} {
 		s := serveMail(t, "starttls", nil)
@@ -284,7 +285,7 @@ func TestMailLogsInOverTLSAlone(t *testing.T) {
 	wantError(t, send(t, mailConfig(t, s), spec), "neither PLAIN nor LOGIN")
 }
 
-func TestMailNeedsTheTLSItWasTold(t *testing.T) {
+func TestMailRequiresConfiguredTLS(t *testing.T) {
 	t.Parallel()
 	plain := serveMail(t, "none", nil)
 	wantError(t, send(t, mailConfig(t, plain), plain.spec("starttls")), "STARTTLS")
@@ -364,7 +365,7 @@ func TestMailAnswers(t *testing.T) {
 	}
 }
 
-func TestMailServerThatIsSilent(t *testing.T) {
+func TestSilentMailServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -382,8 +383,9 @@ func TestMailServerThatIsSilent(t *testing.T) {
 	}
 }
 
-// TestMailServerThatIsSilentAtTheEnd has accepted the mail, so it must not hold up other deliveries.
-func TestMailServerThatIsSilentAtTheEnd(t *testing.T) {
+// TestMailServerSilentAfterAccept: the server has accepted the mail, so it must not hold up other
+// deliveries.
+func TestMailServerSilentAfterAccept(t *testing.T) {
 	t.Parallel()
 	s := serveMail(t, "tls", nil)
 	s.noBye = true
@@ -396,7 +398,7 @@ func TestMailServerThatIsSilentAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestMailTellsOfARecipientThatIsRefused(t *testing.T) {
+func TestMailReportsRefusedRecipient(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{"550 gone\x07", "452 full\x07"} {
 		s := serveMail(t, "none", map[string]string{"RCPT TO:<ops@one": answer})

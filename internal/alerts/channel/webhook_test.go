@@ -27,8 +27,9 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// TestWebhookSignsAsTheStandardHasIt uses the example that the standard's own libraries are tested with.
-func TestWebhookSignsAsTheStandardHasIt(t *testing.T) {
+// TestWebhookSignatureMatchesStandard uses the example that the standard's own libraries are
+// tested with.
+func TestWebhookSignatureMatchesStandard(t *testing.T) {
 	t.Parallel()
 	key, _ := base64.StdEncoding.DecodeString("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	cfg := config(t)
@@ -122,7 +123,7 @@ func TestWebhookRepeatsIdAndBody(t *testing.T) {
 	}
 }
 
-func TestWebhookOfBrokenDataIsFinal(t *testing.T) {
+func TestWebhookWithInvalidDataIsFinal(t *testing.T) {
 	t.Parallel()
 	c := made(t, config(t), hook("https://hook.example"))
 	m := message()
@@ -132,7 +133,7 @@ func TestWebhookOfBrokenDataIsFinal(t *testing.T) {
 	}
 }
 
-func TestAnswersSayWhatToDo(t *testing.T) {
+func TestHTTPStatusDecidesOutcome(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	cfg := config(t)
@@ -291,8 +292,9 @@ func TestClosedPort(t *testing.T) {
 	wantError(t, send(t, config(t), hook(r.URL)), "post to 127.0.0.1", "refused")
 }
 
-// TestAnEchoTellsNoSecret: net/http quotes an answer that it cannot parse, and the answer may contain the URL.
-func TestAnEchoTellsNoSecret(t *testing.T) {
+// TestEchoedURLIsNotShown: net/http quotes an answer that it cannot parse, and the answer may
+// contain the URL.
+func TestEchoedURLIsNotShown(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{
 		"POST %s HTTP/1.1\r\n\r\n", "HTTP/1.1 %s\r\n\r\n", "%s 200 OK\r\n\r\n",
@@ -329,8 +331,8 @@ func answers(t *testing.T, answer string) string {
 	return "http://" + l.Addr().String()
 }
 
-// TestWhatFailsOnTheWayIsTold: without the reason nobody could repair the channel.
-func TestWhatFailsOnTheWayIsTold(t *testing.T) {
+// TestNetworkErrorsAreReported: without the reason nobody could repair the channel.
+func TestNetworkErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	wantError(t, send(t, config(t), hook(answers(t, ""))), "EOF")
 	wantError(t, send(t, config(t), hook(answers(t, "HTTP/1.1 200 OK\r\n"))), "unexpected EOF")
@@ -368,7 +370,7 @@ func TestCertificatesAreChecked(t *testing.T) {
 	}
 }
 
-func TestWebhookSendsTheUsersOfURLs(t *testing.T) {
+func TestWebhookSendsURLCredentials(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	u, _ := url.Parse(r.URL)
@@ -381,7 +383,7 @@ func TestWebhookSendsTheUsersOfURLs(t *testing.T) {
 	}
 }
 
-func TestNoProxyOfTheEnvironment(t *testing.T) {
+func TestProxyFromEnvironmentIsNotUsed(t *testing.T) {
 	t.Parallel()
 	m, _ := NewMaker(config(t))
 	if m.transport.Proxy != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// TestWhatATargetThatStaysAwayLeavesEndsByAge: it is tried so seldom that most waiting deliveries never are.
-func TestWhatATargetThatStaysAwayLeavesEndsByAge(t *testing.T) {
+// TestOldDeliveriesAreDeadLettered: while a target stays away, it is tried so seldom that most
+// waiting deliveries never are.
+func TestOldDeliveriesAreDeadLettered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const all = 600
@@ -67,8 +68,8 @@ func TestWhatATargetThatStaysAwayLeavesEndsByAge(t *testing.T) {
 	})
 }
 
-// TestWhatIsTriedDoesNotEndByAge while the attempt is in flight: it may succeed.
-func TestWhatIsTriedDoesNotEndByAge(t *testing.T) {
+// TestAttemptInFlightDoesNotEndByAge: it may succeed.
+func TestAttemptInFlightDoesNotEndByAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()
@@ -86,8 +87,9 @@ func TestWhatIsTriedDoesNotEndByAge(t *testing.T) {
 	})
 }
 
-// TestWhatAClockMadeThatWasAheadIsSent: all such deliveries are sent, and none while an attempt may be in flight.
-func TestWhatAClockMadeThatWasAheadIsSent(t *testing.T) {
+// TestDeliveriesFromClockAheadAreSent: all such deliveries are sent, and none while an attempt may
+// be in flight.
+func TestDeliveriesFromClockAheadAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const all = 600

@@ -14,8 +14,9 @@ type refusing struct{}
 
 func (refusing) Send(context.Context, *alerts.Message) error { return errors.New("refused") }
 
-// TestACircuitMayOpenWhileItsLoopLooksForRoom: the breaker calls OnStateChange under its own lock, which takes the loop's.
-func TestACircuitMayOpenWhileItsLoopLooksForRoom(t *testing.T) {
+// TestCircuitOpeningDoesNotDeadlock: the breaker calls OnStateChange under its own lock, which
+// takes the loop's.
+func TestCircuitOpeningDoesNotDeadlock(t *testing.T) {
 	t.Parallel()
 	s, err := NewSender(Config{
 		Outbox: struct{ Outbox }{}, Logger: slog.New(slog.DiscardHandler), Channels: func() []Named { return nil },

@@ -77,8 +77,8 @@ func logged(t *testing.T, o deliver.Outbox, all []deliver.Named, meanwhile func(
 	return lines.String()
 }
 
-// TestAStoreThatIsAwayIsLoggedOnce: every channel calls the store each second, and an outage may last.
-func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
+// TestStoreOutageIsLoggedOnce: every channel calls the store each second, and an outage may last.
+func TestStoreOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := &away{memory: newMemory()}
@@ -103,8 +103,8 @@ func TestAStoreThatIsAwayIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// TestAChannelThatFailsIsLoggedWithItsReason, which is needed to repair it, and again when it works.
-func TestAChannelThatFailsIsLoggedWithItsReason(t *testing.T) {
+// TestChannelFailureIsLoggedWithReason, which is needed to repair it, and again when it works.
+func TestChannelFailureIsLoggedWithReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, down := newMemory(), atomic.Bool{}
@@ -149,9 +149,9 @@ func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
 	})
 }
 
-// TestChannelsThatAreNoMoreAreNamed in the log, the first ones if they are many: their metric has no names, whose number has no
-// bound.
-func TestChannelsThatAreNoMoreAreNamed(t *testing.T) {
+// TestRemovedChannelsAreNamed in the log, the first ones if they are many: their metric has no
+// names, whose number has no bound.
+func TestRemovedChannelsAreNamed(t *testing.T) {
 	t.Parallel()
 	for channels, want := range map[int]string{
 		2:  `channels="old-10, old-11" deliveries=4`,

@@ -102,8 +102,9 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 	})
 }
 
-// TestATargetWithALimitGetsAll: the target accepts one message a second, as a chat does, and refuses the others with Retry-After.
-func TestATargetWithALimitGetsAll(t *testing.T) {
+// TestRateLimitedTargetGetsAll: the target accepts one message a second, as a chat does, and
+// refuses the others with Retry-After.
+func TestRateLimitedTargetGetsAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const all = 1000
@@ -168,7 +169,7 @@ func TestFinalIsADeadLetter(t *testing.T) {
 	})
 }
 
-func TestGoneDisablesUntilThereIsAnotherTarget(t *testing.T) {
+func TestGoneDisablesUntilTargetChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen tries
@@ -238,7 +239,7 @@ func TestReplayEnables(t *testing.T) {
 	})
 }
 
-func TestBreakerLeavesAFailingTargetAlone(t *testing.T) {
+func TestBreakerStopsSendingToFailingTarget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen tries
@@ -304,9 +305,9 @@ func (o *took) DeliveryTried(_, outcome string, took time.Duration) {
 	}
 }
 
-// TestWhatAnOpenCircuitPutsOffTookNoTime: the circuit opens while more deliveries are being claimed, so they are not sent. The
-// clock advances with each call.
-func TestWhatAnOpenCircuitPutsOffTookNoTime(t *testing.T) {
+// TestDeliveryPutOffByOpenCircuitTookNoTime: the circuit opens while more deliveries are being
+// claimed, so they are not sent. The clock advances with each call.
+func TestDeliveryPutOffByOpenCircuitTookNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, seen, fail := &slowToTell{memory: newMemory()}, &took{outcome: "put_off"}, make(chan struct{})

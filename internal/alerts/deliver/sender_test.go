@@ -32,7 +32,7 @@ func TestConfigNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestWhatIsDueIsSentOnce(t *testing.T) {
+func TestDueDeliveriesAreSentOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen tries
@@ -68,7 +68,7 @@ func TestWhatIsDueIsSentOnce(t *testing.T) {
 	})
 }
 
-func TestTriesAreSpacedByBackoff(t *testing.T) {
+func TestAttemptsAreSpacedByBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen tries
@@ -109,7 +109,7 @@ func TestTriesAreSpacedByBackoff(t *testing.T) {
 	})
 }
 
-func TestSlowChannelKeepsNoOther(t *testing.T) {
+func TestSlowChannelDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var under, most atomic.Int64
@@ -187,8 +187,9 @@ func TestPanicIsAnError(t *testing.T) {
 	})
 }
 
-// TestDelaysAreOfTheStoresClock for a process whose clock is an hour behind, and for one whose clock is an hour ahead.
-func TestDelaysAreOfTheStoresClock(t *testing.T) {
+// TestDelaysUseStoreClock for a process whose clock is an hour behind, and for one whose clock is
+// an hour ahead.
+func TestDelaysUseStoreClock(t *testing.T) {
 	t.Parallel()
 	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -251,10 +252,10 @@ func TestDeliveriesOfRemovedChannels(t *testing.T) {
 	})
 }
 
-// TestAChannelThatAnotherProcessKnows: a new alerts file is rolled out to one of two processes first, and the other must not end
-// deliveries that the first one retries. When no process knows the channel any more, they end a while after an attempt was due
-// that nobody made.
-func TestAChannelThatAnotherProcessKnows(t *testing.T) {
+// TestChannelKnownToAnotherProcess: a new alerts file is rolled out to one of two processes first,
+// and the other must not end deliveries that the first one retries. When no process knows the
+// channel any more, they end a while after an attempt was due that nobody made.
+func TestChannelKnownToAnotherProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fails := func(context.Context, *alerts.Message) error { return errors.New("it answered 500") }
@@ -279,7 +280,7 @@ func TestAChannelThatAnotherProcessKnows(t *testing.T) {
 	})
 }
 
-func TestOutcomesAreKeptWithPatience(t *testing.T) {
+func TestSavingOutcomesIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen tries
@@ -294,7 +295,7 @@ func TestOutcomesAreKeptWithPatience(t *testing.T) {
 	})
 }
 
-func TestStopFinishesWhatIsUnderWay(t *testing.T) {
+func TestStopFinishesAttemptsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()
@@ -320,7 +321,7 @@ func TestStopFinishesWhatIsUnderWay(t *testing.T) {
 	})
 }
 
-func TestStopPutsOffWhatHangs(t *testing.T) {
+func TestStopPutsOffHangingAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()
@@ -338,7 +339,7 @@ func TestStopPutsOffWhatHangs(t *testing.T) {
 	})
 }
 
-func TestStopLeavesBehindWhatHeedsNothing(t *testing.T) {
+func TestStopAbandonsUnresponsiveAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()
@@ -358,7 +359,7 @@ func TestStopLeavesBehindWhatHeedsNothing(t *testing.T) {
 	})
 }
 
-func TestTryThatTakesTooLongIsAnError(t *testing.T) {
+func TestAttemptTimeoutIsAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newMemory()

@@ -170,8 +170,8 @@ func TestSendersOverStores(t *testing.T) {
 	})
 }
 
-// TestWhatTheDeadHaveClaimedIsSent once their claim is over, under the same ids.
-func TestWhatTheDeadHaveClaimedIsSent(t *testing.T) {
+// TestDeliveriesOfDeadProcessAreSent once their claim is over, under the same ids.
+func TestDeliveriesOfDeadProcessAreSent(t *testing.T) {
 	t.Parallel()
 	eachstore.Run(t, func(t *testing.T, s alerts.Store) {
 		ids := put(t, s, "a", 5)
