@@ -27,6 +27,6 @@ func TestVerifyChargeCanBeSettled(t *testing.T) {
 		t.Errorf("settle: %+v, %v; want 850 left", settled, err)
 	}
 	if unknown, err := c.VerifyKey(t.Context(), limits.VerifyRequest{APIKey: "a guess", Policy: "tokens", ID: "7:job-18"}); err != nil || unknown.Decision != nil {
-		t.Errorf("a key that is none: %+v, %v; want no decision", unknown, err)
+		t.Errorf("a text that is not a key: %+v, %v; want no decision", unknown, err)
 	}
 }

@@ -26,7 +26,7 @@ func TestATurnBeforeTheDeadlineIsNotMissed(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		if err := sleep(ctx, turn); err != context.DeadlineExceeded || time.Since(began) != 0 {
-			t.Errorf("past the deadline: %v after %v, want it told at once", err, time.Since(began))
+			t.Errorf("past the deadline: %v after %v, want it reported at once", err, time.Since(began))
 		}
 	})
 }

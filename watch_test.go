@@ -307,7 +307,7 @@ func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("waited a minute in vain")
+			t.Fatal("timed out after a minute")
 		}
 	}
 }

@@ -57,10 +57,10 @@ func TestKeyIsVerifiedAndLimitedInOneRequest(t *testing.T) {
 	h := httplimit.Middleware(k.client, config)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		key, ok := httplimit.KeyFrom(r.Context())
 		if !ok || key.User != "7" || key.Tier != "pro" || key.Key.ID != made.Key.ID {
-			t.Errorf("the handler is told of %+v", key)
+			t.Errorf("the handler sees %+v", key)
 		}
 		if reply, ok := httplimit.ReplyFrom(r.Context()); !ok || reply.Limit != 2 {
-			t.Errorf("the handler is told of %+v", reply)
+			t.Errorf("the handler sees %+v", reply)
 		}
 	}))
 	for i, want := range []int{200, 200, 429} {
@@ -145,7 +145,7 @@ func TestKeysWhileLimiterIsDown(t *testing.T) {
 		t.Errorf("one that is revoked, one that was not seen, none, and with FailClosed: %s", got)
 	}
 	if failed != 4 {
-		t.Errorf("%d failures are told of, want 4", failed)
+		t.Errorf("%d failures are reported, want 4", failed)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestKeyFromReturnsCopy(t *testing.T) {
 	h := httplimit.Middleware(k.client, config)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		key, _ := httplimit.KeyFrom(r.Context())
 		if handled++; !key.Allowed() || key.Decision.Degraded != (handled > 1) || key.Key.Name != "shop" || len(key.Attributes) != 1 {
-			t.Errorf("request %d is told of %+v, key %+v, decision %+v", handled, key, key.Key, key.Decision)
+			t.Errorf("request %d sees %+v, key %+v, decision %+v", handled, key, key.Key, key.Decision)
 		}
 		key.Valid, key.Key.Name, key.Attributes["region"] = false, "changed", "eu"
 	}))

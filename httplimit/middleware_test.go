@@ -400,7 +400,7 @@ func TestWarningHidesClientValues(t *testing.T) {
 	log.Reset()
 	get(h, header("X-Policy", "there is none"))
 	if got := log.String(); !strings.Contains(got, "rate limit: no decision;") || !strings.Contains(got, "error.status=404") {
-		t.Errorf("log of what is no client's fault, behind one that is:\n%s", got)
+		t.Errorf("log of a failure that no client caused, after one that a client did:\n%s", got)
 	}
 	log.Reset()
 	url, _ := silentService(t, limits.SubjectCheck, `{"allowed":true}`) // and nobody answers record

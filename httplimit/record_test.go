@@ -351,10 +351,10 @@ func TestUnflushableWriterIsNotAFlusher(t *testing.T) {
 	t.Parallel()
 	h := checkThenRecord(t, dial(t, natsURL), 10)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, ok := w.(http.Flusher); ok {
-			t.Error("an http.Flusher over a writer that is none")
+			t.Error("an http.Flusher over a writer that is not one")
 		}
 		if _, ok := w.(http.Hijacker); ok {
-			t.Error("an http.Hijacker over a writer that is none")
+			t.Error("an http.Hijacker over a writer that is not one")
 		}
 	}))
 	h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil))

@@ -114,14 +114,14 @@ func TestSenderIsWokenForDeliveries(t *testing.T) {
 	r.advance(time.Hour)
 	r.digests(s, oneDigest)
 	if n := r.seen.count("delivered"); n != 2 {
-		t.Errorf("it was told %d times behind the digest, want 2", n)
+		t.Errorf("the sender was woken %d times after the digest, want 2", n)
 	}
 	r.advance(24 * time.Hour)
 	if note, err := s.Resolve(t.Context()); err != nil || note != "resolved 2" {
 		t.Fatal(note, err)
 	}
 	if n := r.seen.count("delivered"); n != 3 {
-		t.Errorf("it was told %d times when alerts were resolved, want 3", n)
+		t.Errorf("the sender was woken %d times when alerts were resolved, want 3", n)
 	}
 }
 

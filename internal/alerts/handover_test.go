@@ -262,7 +262,7 @@ func TestDeadProcessAlertsAreSentUnderLoad(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := h.store.count("told"); n != busy+1 {
-			t.Errorf("%d alerts are told after %d tenths of a second, want %d", n, busy, busy+1)
+			t.Errorf("%d alerts are sent after %d tenths of a second, want %d", n, busy, busy+1)
 		}
 	})
 }
@@ -290,7 +290,7 @@ func TestSenderIsWokenIfAnyAlertIsSent(t *testing.T) {
 			h.run(t)
 			synctest.Wait()
 			if n := h.store.count("told"); n != 2 || delivered != 1 {
-				t.Errorf("%s is refused: %d alerts are told, and the sender is woken %d times, want 2 and once", refused, n, delivered)
+				t.Errorf("%s is refused: %d alerts are sent, and the sender is woken %d times, want 2 and once", refused, n, delivered)
 			}
 		})
 	}

@@ -135,7 +135,7 @@ func (r *rig) live(random *rand.Rand, user string, events []alerts.Event) []aler
 		case <-f.burnt:
 			return nil
 		case <-end:
-			r.t.Fatalf("%s: %d alerts are not told after %s", user, r.untold(user), patience)
+			r.t.Fatalf("%s: %d alerts are not sent after %s", user, r.untold(user), patience)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func TestAlertsSurviveCrashAtAnyMoment(t *testing.T) {
 	}
 	for i := range *schedules {
 		if user := fmt.Sprint("user-", i); raised[user] != most || digested[user] != each-most {
-			t.Errorf("%s: %d told and %d in digests", user, raised[user], digested[user])
+			t.Errorf("%s: %d sent and %d in digests", user, raised[user], digested[user])
 		}
 	}
 	t.Logf("%d processes", deaths)

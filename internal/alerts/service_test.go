@@ -255,7 +255,7 @@ func TestRemovedRuleLosesNoAlerts(t *testing.T) {
 	r.run()
 	r.seen.wait(t, "sent", 1)
 	if log, nats := r.outbox("log"), r.outbox("nats"); len(log) != 1 || len(nats) != 1 {
-		t.Errorf("log was told %+v, and nats %+v", log, nats)
+		t.Errorf("log was sent %+v, and nats %+v", log, nats)
 	}
 }
 

@@ -165,7 +165,7 @@ func TestAnAlertResolvesWhenDenialsStop(t *testing.T) {
 		t.Errorf("within the dedup window there is a second: %+v", p.Alerts)
 	}
 	if p := preview(t, late, denial(1, 0, 5), denial(2, 10*minute, 5)); len(p.Alerts) != 2 {
-		t.Errorf("behind the dedup window there is no second: %+v", p.Alerts)
+		t.Errorf("after the dedup window there is no second: %+v", p.Alerts)
 	}
 }
 
@@ -291,7 +291,7 @@ func TestThrottleHoldsInAnyHour(t *testing.T) {
 		for user, times := range sent {
 			for i := int(r.Throttle.Limit); i < len(times); i++ {
 				if times[i]-times[i-int(r.Throttle.Limit)] < 60*minute {
-					t.Fatalf("user %s is told %d times within %d ms", user, r.Throttle.Limit+1, times[i]-times[i-int(r.Throttle.Limit)])
+					t.Fatalf("user %s is sent %d alerts within %d ms", user, r.Throttle.Limit+1, times[i]-times[i-int(r.Throttle.Limit)])
 				}
 			}
 		}

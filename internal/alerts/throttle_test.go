@@ -144,7 +144,7 @@ func (r *rig) dieCharged(all ...alerts.Event) {
 	select {
 	case <-d.reached:
 	case <-time.After(patience):
-		r.t.Fatal("nobody was to be told")
+		r.t.Fatal("no alert should have been sent")
 	}
 	s.stop()
 }
@@ -296,7 +296,7 @@ func TestOutageEndsWhenAnAlertIsSent(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if strings.Count(log.String(), "alerts cannot be sent, will retry") != 1 || !strings.Contains(log.String(), "sent again") {
-					t.Errorf("behind that:\n%s", &log)
+					t.Errorf("after that:\n%s", &log)
 				}
 			})
 		})

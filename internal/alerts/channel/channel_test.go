@@ -277,7 +277,7 @@ func TestSlackTextIsEscaped(t *testing.T) {
 		t.Errorf("a long text is sent with %d letters", len([]rune(text)))
 	}
 	if m.Text = strings.Repeat("&", 10_000); !strings.HasSuffix(slackText(m), "&amp;…") || strings.Count(slackText(m), "&amp;") < maxSlackText-50 {
-		t.Error("a text is cut behind its escaping")
+		t.Error("a text is cut after its escaping")
 	}
 }
 

@@ -127,7 +127,7 @@ func TestChannelFailureIsLoggedWithReason(t *testing.T) {
 			!strings.Contains(said[0], "will be retried") || !strings.Contains(said[0], "the server answered 535") ||
 			!strings.Contains(said[1], "circuit breaker open") || !strings.Contains(said[1], "the server answered 535") ||
 			!strings.Contains(said[2], "works again") {
-			t.Errorf("an outage of a channel is told as\n%s", text)
+			t.Errorf("an outage of a channel is logged as\n%s", text)
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
 		text := logged(t, o, all, func() { rest(2 * time.Minute) })
 		if strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") || !strings.Contains(text, "channel=ops") ||
 			!strings.Contains(text, "refused: 10.0.0.1") {
-			t.Errorf("tries that fail for 2 minutes are told as\n%s", text)
+			t.Errorf("tries that fail for 2 minutes are logged as\n%s", text)
 		}
 	})
 }
@@ -163,7 +163,7 @@ func TestRemovedChannelsAreNamed(t *testing.T) {
 				o.add(fmt.Sprint("old-", 10+i%channels), fmt.Sprint("m", i))
 			}
 			if said := logged(t, o, nil, func() { rest(time.Hour) }); strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
-				t.Errorf("%d channels are told as\n%swant %s", channels, said, want)
+				t.Errorf("%d channels are logged as\n%swant %s", channels, said, want)
 			}
 		})
 	}

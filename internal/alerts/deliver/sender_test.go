@@ -239,7 +239,7 @@ func TestDeliveriesOfRemovedChannels(t *testing.T) {
 			t.Errorf("a channel that came later: %s", d.State)
 		}
 		if d := o.get("m"); d.State != alerts.DeliveryDead || !strings.Contains(d.Error, `channel "old" is no longer`) {
-			t.Errorf("a channel that is no more: %s %q", d.State, d.Error)
+			t.Errorf("a removed channel: %s %q", d.State, d.Error)
 		}
 		b.channels.set(named("a", "x", ok))
 		rest(2 * time.Second)
