@@ -40,7 +40,7 @@ func (c *fileCompiler) compile(f *File) {
 	}
 	c.channels(f.Channels)
 	if len(f.Rules) == 0 && !c.Any() {
-		c.Add("rules", "no rules given; want a list such as - name: denials")
+		c.Add("rules", "is missing; want a list of rules, such as - name: denials")
 	}
 	if len(f.Rules) > maxRules {
 		c.Add(yamlfile.Index("rules", maxRules), "more than %d rules; let one rule match several policies, and group by policy", maxRules)

@@ -52,7 +52,7 @@ func (c *fileCompiler) quietHours(f *FileQuiet, path string) QuietHours {
 	switch {
 	case !okFrom || !okTo:
 	case from == to:
-		c.Add(path, "from and to are both %s; for the whole day want from 00:00 to 24:00", f.From)
+		c.Add(path, "from and to are both %s; for the whole day, use from 00:00 to 24:00", f.From)
 	default:
 		q.spans = week.New(days, from, to)
 	}
