@@ -112,7 +112,7 @@ policies:
 		}
 		return fmt.Errorf("still before its end")
 	})
-	if msg := request(t, a, limits.SubjectOverridesSet, `{"policy":"app","name":"hourly","subject":"api:7","limit":1,"reason":"typo"}`); !strings.Contains(string(msg.Data), "there are api") {
+	if msg := request(t, a, limits.SubjectOverridesSet, `{"policy":"app","name":"hourly","subject":"api:7","limit":1,"reason":"typo"}`); !strings.Contains(string(msg.Data), "the policies are api") {
 		t.Errorf("override of no policy: %s", msg.Data)
 	}
 }

@@ -205,11 +205,15 @@ func TestCloseWaitsForRunningProbe(t *testing.T) {
 			}
 			store.takes.Store(int64(time.Hour))
 			another := engine.Request{Limits: []engine.Limit{per(t, "another", 1, "1h")}}
-			for e.Failure() == nil {
+			for range 10 {
 				ask(t, e, another)
 			}
+			if e.Failure() == nil {
+				t.Fatal("the circuit is closed")
+			}
 			time.Sleep(5 * time.Second)
-			for n := store.tries.Load(); store.tries.Load() == n; time.Sleep(10 * time.Millisecond) { // until the next probe
+			asked := time.Now()
+			for n := store.tries.Load(); store.tries.Load() == n && time.Since(asked) < time.Minute; time.Sleep(10 * time.Millisecond) { // until the next probe
 			}
 			time.Sleep(into)
 			store.takes.Store(0)
