@@ -23,8 +23,8 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 	}
 	err = s.cfg.Overrides.Put(ctx, o)
 	if errors.Is(err, overrides.ErrFull) {
-		return nil, &limits.Error{Status: 409, Code: limits.CodeTooManyOverrides, Field: "subject", Message: "there are too " +
-			"many overrides, or too many globs for this limit; delete expired ones, or give those subjects a tier instead"}
+		return nil, &limits.Error{Status: 409, Code: limits.CodeTooManyOverrides, Field: "subject", Message: "too many " +
+			"overrides, or too many globs for this limit; delete expired ones, or give those subjects a tier instead"}
 	}
 	if err != nil {
 		return nil, err
