@@ -36,10 +36,10 @@ func TestDataThatComesWithAnErrorIsRead(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatWouldEndTheClientIsKeptFromIt, in whatever pieces it arrives: nats.go closes a
-// connection for good at an error that it does not know. It gets the errors that it knows, and all
-// of them while it connects.
-func TestAnErrorThatWouldEndTheClientIsKeptFromIt(t *testing.T) {
+// TestFatalErrorsAreKeptFromTheClient, in whatever pieces they arrive: nats.go closes a connection
+// for good at an error that it does not know. It gets the errors that it knows, and all of them
+// while it connects.
+func TestFatalErrorsAreKeptFromTheClient(t *testing.T) {
 	t.Parallel()
 	const (
 		connecting = "-ERR 'Authentication Timeout'\r\n"

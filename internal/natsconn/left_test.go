@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// TestLeftMessagesAreNotParsedAgainAndAgain: a client that sends requests that cannot be read must
-// not cause much more work than others. After one of those, handlers soon get batches as large as
-// before.
-func TestLeftMessagesAreNotParsedAgainAndAgain(t *testing.T) {
+// TestLeftMessagesAreNotReparsed: a client that sends requests that cannot be read must not cause
+// much more work than others. After one of those, handlers soon get batches as large as before.
+func TestLeftMessagesAreNotReparsed(t *testing.T) {
 	t.Parallel()
 	const count = 10 * MaxBatch
 	for _, every := range []int{1, 2, 3, 7, 16, MaxBatch, 2 * MaxBatch, count} {

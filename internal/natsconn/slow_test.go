@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestAServerThatReadsSlowlyIsNotGivenUp: the timeout is for writes that make no progress.
-func TestAServerThatReadsSlowlyIsNotGivenUp(t *testing.T) {
+// TestSlowServerIsNotGivenUp: the timeout is for writes that make no progress.
+func TestSlowServerIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()

@@ -44,8 +44,9 @@ func pair(t *testing.T, network string) (wrapped, plain net.Conn) {
 	return wrapped, plain
 }
 
-// TestItIsAConnection runs the suite for connections of golang.org/x/net, with either end wrapped.
-func TestItIsAConnection(t *testing.T) {
+// TestConnPassesNettest runs the suite for connections of golang.org/x/net, with either end
+// wrapped.
+func TestConnPassesNettest(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "unix"} {
 		for _, first := range []bool{true, false} {
@@ -64,9 +65,9 @@ func TestItIsAConnection(t *testing.T) {
 	}
 }
 
-// TestMoreThanASocketHolds: writers that wait for room continue where they stopped, and do not mix
-// their data.
-func TestMoreThanASocketHolds(t *testing.T) {
+// TestWritesLargerThanTheSocketBuffer: writers that wait for room continue where they stopped, and
+// do not mix their data.
+func TestWritesLargerThanTheSocketBuffer(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp")
 	const writers, size = 4, 4 << 20
@@ -94,8 +95,8 @@ func TestMoreThanASocketHolds(t *testing.T) {
 	all.Wait()
 }
 
-// TestItsErrorsAreThoseOfNet: errors have the form that a connection of package net gives them.
-func TestItsErrorsAreThoseOfNet(t *testing.T) {
+// TestErrorsMatchPackageNet: errors have the form that a connection of package net gives them.
+func TestErrorsMatchPackageNet(t *testing.T) {
 	t.Parallel()
 	buf := make([]byte, 8)
 	for name, c := range map[string]struct {
@@ -144,8 +145,8 @@ func TestItsErrorsAreThoseOfNet(t *testing.T) {
 	}
 }
 
-// TestOtherConnectionsStayThemselves: a pipe has no socket, so it is not wrapped.
-func TestOtherConnectionsStayThemselves(t *testing.T) {
+// TestConnectionsWithoutSocketAreNotWrapped: a pipe has no socket, so it is not wrapped.
+func TestConnectionsWithoutSocketAreNotWrapped(t *testing.T) {
 	t.Parallel()
 	a, b := net.Pipe()
 	defer a.Close()

@@ -57,7 +57,7 @@ func TestPostgresDatabasesAreSeparateAndHaveTheSchema(t *testing.T) {
 	}
 }
 
-func TestNobodyStaysConnectedWhenTheTestIsOver(t *testing.T) {
+func TestConnectionsAreClosedAfterTheTest(t *testing.T) {
 	t.Parallel()
 	var conn *pgx.Conn
 	t.Run("inner", func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestNobodyStaysConnectedWhenTheTestIsOver(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftOnAServerThatWasLent(t *testing.T) {
+func TestNothingIsLeftOnAGivenServer(t *testing.T) {
 	t.Parallel()
 	lent := testenv.PostgresServer(t)
 	tests := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", "^(TestPostgresDatabases.*|TestNobodyStays.*)$")
@@ -88,7 +88,7 @@ func TestNothingIsLeftOnAServerThatWasLent(t *testing.T) {
 	}
 }
 
-func TestPostgresServerKeepsWhatWasCommittedThroughAKill(t *testing.T) {
+func TestPostgresServerKeepsCommitsThroughKill(t *testing.T) {
 	pg := testenv.PostgresServer(t)
 	before := connect(t, pg.URL)
 	exec1(t, before, "CREATE TABLE things (id int)")
@@ -135,7 +135,7 @@ func TestNATSHasJetStream(t *testing.T) {
 	}
 }
 
-func TestNATSServerKeepsItsStreamThroughAKill(t *testing.T) {
+func TestNATSServerKeepsStreamThroughKill(t *testing.T) {
 	s := testenv.NATSServer(t)
 	if got := publish(t, s.URL); got != 1 {
 		t.Errorf("%d messages, want 1", got)
