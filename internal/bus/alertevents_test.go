@@ -87,7 +87,7 @@ func TestAlertsAreCloudEvents(t *testing.T) {
 	}
 }
 
-func TestAlertsThatCannotBePublished(t *testing.T) {
+func TestAlertPublishFailures(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)
 	nc := dial(t, server.ClientURL())
@@ -123,9 +123,9 @@ func TestAlertsThatCannotBePublished(t *testing.T) {
 	}
 }
 
-// TestAnotherStreamKeepsNoAlerts: if another stream has the subjects, the error says how to find
-// it.
-func TestAnotherStreamKeepsNoAlerts(t *testing.T) {
+// TestAlertsStoredByAnotherStreamFail: if another stream has the subjects, the error says how to
+// find it.
+func TestAlertsStoredByAnotherStreamFail(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
@@ -155,8 +155,8 @@ func TestOriginOfAlertEventsIsChecked(t *testing.T) {
 	}
 }
 
-// TestStreamsOfEventsAreApart: the stream of alerts takes no requests and no crossings.
-func TestStreamsOfEventsAreApart(t *testing.T) {
+// TestEventAndAlertStreamsAreSeparate: the stream of alerts takes no requests and no crossings.
+func TestEventAndAlertStreamsAreSeparate(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{limits.SubjectConsume, limits.SubjectAlertsList, limits.EventExceeded} {
 		if missing := missingSubjects([]string{subject}, alertStream().Subjects); len(missing) != 1 {

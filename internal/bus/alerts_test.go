@@ -213,8 +213,8 @@ func TestAlertsAreListedAndShown(t *testing.T) {
 	}
 }
 
-// TestAPageHoldsFifty: a page has 50 alerts or dead letters by default.
-func TestAPageHoldsFifty(t *testing.T) {
+// TestDefaultPageSizeIsFifty: a page has 50 alerts or dead letters by default.
+func TestDefaultPageSizeIsFifty(t *testing.T) {
 	t.Parallel()
 	store, nc, _ := alertDesk(t)
 	var all []alerts.Alert
@@ -238,8 +238,8 @@ func TestAPageHoldsFifty(t *testing.T) {
 	}
 }
 
-// TestAnAlertIsWholeOnTheWire: each field is there, with the value of the field of the same name.
-func TestAnAlertIsWholeOnTheWire(t *testing.T) {
+// TestWireAlertHasEveryField: each field is there, with the value of the field of the same name.
+func TestWireAlertHasEveryField(t *testing.T) {
 	t.Parallel()
 	read := func(v any) (fields map[string]any) {
 		data, err := json.Marshal(v)
@@ -414,7 +414,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	})
 }
 
-func TestTestOfChannels(t *testing.T) {
+func TestChannelTest(t *testing.T) {
 	t.Parallel()
 	store, nc, sender := alertDesk(t)
 	store.disable("chat")

@@ -8,9 +8,9 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// TestTheLogTellsWhatWasSet, and for whom: nothing else is left of an override that was replaced or
-// deleted.
-func TestTheLogTellsWhatWasSet(t *testing.T) {
+// TestOverrideChangesAreLogged, with the subject: nothing else is left of an override that was
+// replaced or deleted.
+func TestOverrideChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
 	const id = `{"policy":"p","name":"n","subject":"api:user:7"`
@@ -28,8 +28,8 @@ func TestTheLogTellsWhatWasSet(t *testing.T) {
 	}
 }
 
-// TestTheLogTellsWhatIsSilenced, even if that is neither a rule nor a policy.
-func TestTheLogTellsWhatIsSilenced(t *testing.T) {
+// TestSilencesAreLogged, with what they silence, even if that is neither a rule nor a policy.
+func TestSilencesAreLogged(t *testing.T) {
 	t.Parallel()
 	log := new(logBuffer)
 	_, nc, _ := alertDesk(t, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })

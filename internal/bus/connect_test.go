@@ -50,7 +50,7 @@ func TestEmbedKeepsItsStreams(t *testing.T) {
 	}
 }
 
-func TestEmbedOnABusyPortNamesTheWayOut(t *testing.T) {
+func TestEmbedOnBusyPortSuggestsAlternatives(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -72,8 +72,8 @@ func TestEmbedOnABusyPortNamesTheWayOut(t *testing.T) {
 	}
 }
 
-// TestEmbedDoesNotWaitForAServerThatGaveUp, such as one whose folder cannot be written.
-func TestEmbedDoesNotWaitForAServerThatGaveUp(t *testing.T) {
+// TestEmbedFailsFastIfServerGivesUp, such as one whose folder cannot be written.
+func TestEmbedFailsFastIfServerGivesUp(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "file", "nats")
 	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
@@ -94,7 +94,7 @@ func TestEmbedDoesNotWaitForAServerThatGaveUp(t *testing.T) {
 	}
 }
 
-func TestConnectWaitsForTheServerAndKeepsSecrets(t *testing.T) {
+func TestConnectRetriesAndHidesSecrets(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -174,9 +174,9 @@ func TestBadHeadersDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestForbiddenAnswersDoNotFillTheLog: a client chooses the reply subject, and this user may not
-// publish there.
-func TestForbiddenAnswersDoNotFillTheLog(t *testing.T) {
+// TestForbiddenReplySubjectsDoNotFillTheLog: a client chooses the reply subject, and this user may
+// not publish there.
+func TestForbiddenReplySubjectsDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATSConfig(t, `authorization { users: [{user: u, password: p, permissions: {publish: {deny: "inbox.>"}, subscribe: ">"}}] }`)
 	log, logged := new(bytes.Buffer), make(chan struct{}, 2000)
@@ -202,9 +202,9 @@ func TestForbiddenAnswersDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestSubscriptionsThatAreTakenAwayComeBack: permissions change while a connection is up, and later
+// TestRevokedSubscriptionsAreRestored: permissions change while a connection is up, and later
 // change back. In between the connection is not healthy.
-func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
+func TestRevokedSubscriptionsAreRestored(t *testing.T) {
 	t.Parallel()
 	may := func(subscribe ...string) *server.Options {
 		return &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Users: []*server.User{
@@ -261,7 +261,7 @@ func TestSubscriptionsThatAreTakenAwayComeBack(t *testing.T) {
 }
 
 // Nobody can tell where the password of a malformed URL ends, so nothing of the URL is shown.
-func TestConnectTellsNothingOfAMalformedURL(t *testing.T) {
+func TestConnectHidesMalformedURL(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -346,8 +346,8 @@ func TestFailedBroadcastsDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestAServerThatHangsIsNotHealthy: the connection is up, but nothing answers.
-func TestAServerThatHangsIsNotHealthy(t *testing.T) {
+// TestHungServerIsUnhealthy: the connection is up, but nothing answers.
+func TestHungServerIsUnhealthy(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestServerErrorsDoNotEndTheConnectionForGood(t *testing.T) {
 	t.Parallel()
 	for name, publish := range map[string]func(nc *nats.Conn) error{
 		"a subject that is too long": func(nc *nats.Conn) error { return nc.Publish(strings.Repeat("a", 5000), nil) },
-		"a message that is too large since the server was told anew": func(nc *nats.Conn) error {
+		"a message over a limit that was lowered": func(nc *nats.Conn) error {
 			return nc.Publish("a", make([]byte, 10_000))
 		},
 	} {

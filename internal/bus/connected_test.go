@@ -81,9 +81,9 @@ func greet(c net.Conn) (lines *bufio.Scanner, ok bool) {
 	return lines, false
 }
 
-// TestASilentServerDelaysNobody: nats.go holds its lock until it gives the server up, and a
+// TestSilentServerDoesNotBlockCallers: nats.go holds its lock until it gives the server up, and a
 // broadcast is sent while the store's turn is held.
-func TestASilentServerDelaysNobody(t *testing.T) {
+func TestSilentServerDoesNotBlockCallers(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

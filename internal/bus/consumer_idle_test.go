@@ -14,9 +14,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAConsumerThatGivesNothingIsNotCaughtUp: otherwise alerts would resolve while their cause goes
-// on.
-func TestAConsumerThatGivesNothingIsNotCaughtUp(t *testing.T) {
+// TestStalledConsumerIsNotCaughtUp: otherwise alerts would resolve while their cause goes on.
+func TestStalledConsumerIsNotCaughtUp(t *testing.T) {
 	t.Parallel()
 	l := newSmallStream(t)
 	l.publish(3)
@@ -90,8 +89,8 @@ func TestReturnedEventsDoNotCountAsTaken(t *testing.T) {
 	}
 }
 
-// TestAConsumerWhoseUserMayNotPullIsNotCaughtUp: the log says which permission is missing.
-func TestAConsumerWhoseUserMayNotPullIsNotCaughtUp(t *testing.T) {
+// TestConsumerWithoutPullPermissionIsNotCaughtUp: the log says which permission is missing.
+func TestConsumerWithoutPullPermissionIsNotCaughtUp(t *testing.T) {
 	t.Parallel()
 	const pull = "$JS.API.CONSUMER.MSG.NEXT.LIMITS.alerter"
 	server := testenv.NATS(t, func(o *natsserver.Options) {
@@ -114,8 +113,8 @@ func TestAConsumerWhoseUserMayNotPullIsNotCaughtUp(t *testing.T) {
 	}
 }
 
-// TestAConsumerThatGivesNothingIsSaidOnce: the log says once what to do about it.
-func TestAConsumerThatGivesNothingIsSaidOnce(t *testing.T) {
+// TestStalledConsumerIsLoggedOnce: the log says once what to do about it.
+func TestStalledConsumerIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	l := newSmallStream(t)
 	l.pass(0, 0)

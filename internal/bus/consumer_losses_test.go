@@ -110,7 +110,7 @@ func (l *smallStream) said(times int, count string) {
 	}
 }
 
-func TestEventsThatAFullStreamRemovesAreCounted(t *testing.T) {
+func TestEventsRemovedByFullStreamAreCounted(t *testing.T) {
 	t.Parallel()
 	l := newSmallStream(t)
 	l.publish(10)
@@ -127,8 +127,8 @@ func TestEventsThatAFullStreamRemovesAreCounted(t *testing.T) {
 	l.said(1, "")
 }
 
-// TestEventsThatAreLostWhileTheStoreIsAwayAreCounted by the alerter that waits for the store.
-func TestEventsThatAreLostWhileTheStoreIsAwayAreCounted(t *testing.T) {
+// TestEventsLostDuringStoreOutageAreCounted by the alerter that waits for the store.
+func TestEventsLostDuringStoreOutageAreCounted(t *testing.T) {
 	t.Parallel()
 	l := newSmallStream(t)
 	// If it came back within the pull that it was refused in, it would take the room of others in it.
@@ -199,8 +199,8 @@ func TestOtherRemovalsAreNotLosses(t *testing.T) {
 	l.said(1, "count=2 last=12")
 }
 
-// TestAConsumerThatLeavesSubjectsOutSeesNoLosses: it cannot count them, and says so once.
-func TestAConsumerThatLeavesSubjectsOutSeesNoLosses(t *testing.T) {
+// TestFilteredConsumerCountsNoLosses: it cannot count them, and says so once.
+func TestFilteredConsumerCountsNoLosses(t *testing.T) {
 	t.Parallel()
 	l := newSmallStream(t)
 	cfg := consumerConfig()

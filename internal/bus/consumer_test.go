@@ -113,9 +113,9 @@ func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	return stop
 }
 
-// TestAStopIsNotHeldUpByAStoreThatHangs: the events in hand are given back in time, and another
-// process receives them.
-func TestAStopIsNotHeldUpByAStoreThatHangs(t *testing.T) {
+// TestHungStoreDoesNotDelayStop: the events in hand are given back in time, and another process
+// receives them.
+func TestHungStoreDoesNotDelayStop(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -259,7 +259,7 @@ func TestCaughtUpWhenAllIsTaken(t *testing.T) {
 // consumer is to stop.
 func TestLateMessagesOfAPullAreReturned(t *testing.T) {
 	t.Parallel()
-	for name, failed := range map[string]error{"the store is away": errors.New("connection refused"), "it is to stop": nil} {
+	for name, failed := range map[string]error{"the store is down": errors.New("connection refused"), "the consumer is stopping": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nc := dial(t, testenv.NATS(t).ClientURL())
@@ -299,8 +299,8 @@ func TestLateMessagesOfAPullAreReturned(t *testing.T) {
 	}
 }
 
-// TestReplicasShare: one consumer gets stuck with what it took, and the other does the rest.
-func TestReplicasShare(t *testing.T) {
+// TestReplicasShareEvents: one consumer gets stuck with what it took, and the other does the rest.
+func TestReplicasShareEvents(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
 	js := stream(t, dial(t, url))
@@ -331,9 +331,9 @@ func TestReplicasShare(t *testing.T) {
 	}
 }
 
-// TestStopGivesBack stops a consumer that has messages in hand. The acknowledgement timeout is an
-// hour, so that only what was given back arrives.
-func TestStopGivesBack(t *testing.T) {
+// TestStopReturnsEventsInHand stops a consumer that has messages in hand. The acknowledgement
+// timeout is an hour, so that only what was given back arrives.
+func TestStopReturnsEventsInHand(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
 	js := stream(t, dial(t, url))
@@ -391,9 +391,9 @@ func TestConsumerSurvivesAKilledServer(t *testing.T) {
 	stop()
 }
 
-// TestAMissingConsumerOrStreamIsCreatedAgain deletes the consumer, then the stream, while a
-// consumer runs.
-func TestAMissingConsumerOrStreamIsCreatedAgain(t *testing.T) {
+// TestMissingConsumerOrStreamIsRecreated deletes the consumer, then the stream, while a consumer
+// runs.
+func TestMissingConsumerOrStreamIsRecreated(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	k := newTaker()
@@ -414,7 +414,7 @@ func TestAMissingConsumerOrStreamIsCreatedAgain(t *testing.T) {
 	k.wait(t, 15, 0)
 }
 
-func TestConsumerOfTheOperatorIsLeftAlone(t *testing.T) {
+func TestOperatorsConsumerIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)

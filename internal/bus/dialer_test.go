@@ -135,8 +135,8 @@ func TestAllAddressesOfANameShareOneTimeout(t *testing.T) {
 	}
 }
 
-// TestALookUpSharesTheTimeout: the name server does not answer.
-func TestALookUpSharesTheTimeout(t *testing.T) {
+// TestDNSLookupCountsTowardsTimeout: the name server does not answer.
+func TestDNSLookupCountsTowardsTimeout(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -214,9 +214,9 @@ func tlsConfig(t *testing.T, cert []byte, private any) (config, certFile, keyFil
 	return fmt.Sprintf("tls { cert_file: %q, key_file: %q }", certFile, keyFile), certFile, keyFile
 }
 
-// TestTheCertificateIsOfTheName that was configured, not of the address that was found for it. The
-// test's certificate is valid for both.
-func TestTheCertificateIsOfTheName(t *testing.T) {
+// TestCertificateMustMatchConfiguredName, not the address that was found for it. The test's
+// certificate is valid for both.
+func TestCertificateMustMatchConfiguredName(t *testing.T) {
 	names(t, "127.0.0.1")
 	web := httptest.NewTLSServer(nil) // its certificate is for example.com and 127.0.0.1
 	defer web.Close()
@@ -256,9 +256,9 @@ func TestTheCertificateIsOfTheName(t *testing.T) {
 	}
 }
 
-// TestOthersOfAClusterHaveTheCertificateOfTheName: a server announces the others by address, and
-// nats.go does not tell which name that address belongs to.
-func TestOthersOfAClusterHaveTheCertificateOfTheName(t *testing.T) {
+// TestClusterPeersMustMatchConfiguredName: a server announces the others by address, and nats.go
+// does not tell which name that address belongs to.
+func TestClusterPeersMustMatchConfiguredName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		urls  string
@@ -300,9 +300,8 @@ func certificate(t *testing.T, name string) (cert []byte, key *ecdsa.PrivateKey)
 	return cert, key
 }
 
-// TestAConnectionGoesOnAtAnAddressThatTheServerTold: the certificate there is valid for the name
-// alone.
-func TestAConnectionGoesOnAtAnAddressThatTheServerTold(t *testing.T) {
+// TestReconnectToAnnouncedAddress: the certificate there is valid only for the name.
+func TestReconnectToAnnouncedAddress(t *testing.T) {
 	names(t, "127.0.0.1")
 	cert, key := certificate(t, "one.example")
 	tls, certFile, _ := tlsConfig(t, cert, key)
@@ -333,8 +332,8 @@ func TestAConnectionGoesOnAtAnAddressThatTheServerTold(t *testing.T) {
 	}
 }
 
-// TestAServerThatAsksForACertificateGetsIt. Without one the error says what is wrong.
-func TestAServerThatAsksForACertificateGetsIt(t *testing.T) {
+// TestClientCertificateIsSent. Without one the error says what is wrong.
+func TestClientCertificateIsSent(t *testing.T) {
 	names(t, "127.0.0.1")
 	cert, key := certificate(t, "one.example")
 	tls, certFile, keyFile := tlsConfig(t, cert, key)
@@ -368,9 +367,9 @@ func TestAServerThatAsksForACertificateGetsIt(t *testing.T) {
 	}
 }
 
-// TestAServerThatSpeaksBeforeTLSIsRefused: anybody on the way could insert plain text after INFO,
-// and nats.go would take it for something that came over TLS.
-func TestAServerThatSpeaksBeforeTLSIsRefused(t *testing.T) {
+// TestServerThatSendsPlainTextBeforeTLSIsRefused: anybody on the way could insert plain text after
+// INFO, and nats.go would take it for something that came over TLS.
+func TestServerThatSendsPlainTextBeforeTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(nil)
 	defer web.Close()

@@ -38,9 +38,9 @@ func embedUnrepaired(t *testing.T, log *logBuffer) (*Embedded, jetstream.JetStre
 	return e, js
 }
 
-// TestStreamsThatCouldNotBeWrittenAreOpenedAgain removes the folder of the streams from under the
-// server, which then takes no events, not even after the folder is back.
-func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
+// TestUnwritableStreamsAreReopened removes the folder of the streams from under the server, which
+// then takes no events, not even after the folder is back.
+func TestUnwritableStreamsAreReopened(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
 	e, js := embedUnrepaired(t, &log)
@@ -104,8 +104,8 @@ func TestStreamsThatCouldNotBeWrittenAreOpenedAgain(t *testing.T) {
 	}
 }
 
-// TestNothingIsOpenedAgainForStreamsThatComeAndGo: reopening loses streams in memory.
-func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
+// TestCreatingAndDeletingStreamsReopensNothing: reopening loses streams in memory.
+func TestCreatingAndDeletingStreamsReopensNothing(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
 	e, js := embedUnrepaired(t, &log)
@@ -164,9 +164,9 @@ func TestNothingIsOpenedAgainForStreamsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone: the server would go on writing to files
-// that nobody can find any more.
-func TestNothingIsAcknowledgedForStreamsWhoseFilesAreGone(t *testing.T) {
+// TestStreamsWithMissingFilesAcknowledgeNothing: the server would go on writing to files that
+// nobody can find any more.
+func TestStreamsWithMissingFilesAcknowledgeNothing(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]func(dir string) string{
 		"all":        func(dir string) string { return dir },

@@ -59,9 +59,9 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	return r
 }
 
-// TestReplyIsTheWireType compares the encoder with encoding/json: what it writes decodes to the
-// reply, and has the same members in the same order.
-func TestReplyIsTheWireType(t *testing.T) {
+// TestEncodedReplyMatchesWireType compares the encoder with encoding/json: what it writes decodes
+// to the reply, and has the same members in the same order.
+func TestEncodedReplyMatchesWireType(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := engine.Decision{Allowed: true, Degraded: rapid.Bool().Draw(t, "degraded"), Shadow: rapid.Bool().Draw(t, "shadow")}
 		for range rapid.IntRange(0, 3).Draw(t, "results") {
@@ -122,7 +122,7 @@ func fromFirstUse(r engine.Result) engine.Result {
 	return r
 }
 
-func TestMessages(t *testing.T) {
+func TestDenialMessages(t *testing.T) {
 	r := func(w string, a engine.Algorithm, limit, burst, used, remaining, retry int64) engine.Result {
 		return engine.Result{Key: "k", Name: "n", Window: w, Algorithm: a, Limit: limit, Burst: burst, Used: used, Remaining: remaining, RetryAfter: retry}
 	}
@@ -154,7 +154,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-func TestDurationsAreNeverEarly(t *testing.T) {
+func TestDurationsAreRoundedUp(t *testing.T) {
 	for _, c := range []struct {
 		ms   int64
 		want string

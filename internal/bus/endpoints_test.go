@@ -21,9 +21,8 @@ func fullService() *Service {
 		Overrides: new(overrides.Table), Jobs: new(jobs.Runner), Alerts: new(alerts.Admin)}}
 }
 
-// TestSchemasOfEndpointsAreFiles: the schemas that endpoints name are exactly the files that are
-// there.
-func TestSchemasOfEndpointsAreFiles(t *testing.T) {
+// TestEndpointSchemasExist: the schemas that endpoints name are exactly the files that are there.
+func TestEndpointSchemasExist(t *testing.T) {
 	named := map[string]bool{schemaError: true}
 	for _, e := range fullService().endpoints(true) {
 		named[requestSchema(e.subject)], named[replySchema(e.subject)] = true, true
@@ -35,8 +34,8 @@ func TestSchemasOfEndpointsAreFiles(t *testing.T) {
 	}
 }
 
-// TestErrorsNameSubjectsThatAreServed, so that following an error's advice gets an answer.
-func TestErrorsNameSubjectsThatAreServed(t *testing.T) {
+// TestErrorsNameServedSubjects, so that following an error's advice gets an answer.
+func TestErrorsNameServedSubjects(t *testing.T) {
 	s := fullService()
 	served := map[string]bool{}
 	for _, e := range s.endpoints(true) {

@@ -10,7 +10,7 @@ import (
 
 // The subject of an event is its key, with leading and trailing spaces: without them it might be
 // another key. There is no subject for a key of spaces alone, which CloudEvents do not allow.
-func TestTheSubjectIsTheKey(t *testing.T) {
+func TestEventSubjectIsTheKey(t *testing.T) {
 	t.Parallel()
 	forms, err := newEventTemplates(Origin{"urn:limits", "urn:limits:schemas"})
 	if err != nil {

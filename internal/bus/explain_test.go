@@ -53,8 +53,8 @@ func breakStream(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.St
 	t.Fatal("the server acknowledges what it cannot write")
 }
 
-// TestErrorsOfAServerThatCannotWriteAreExplained: otherwise the log would show a deadline alone.
-func TestErrorsOfAServerThatCannotWriteAreExplained(t *testing.T) {
+// TestErrorsOfUnwritableServerAreExplained: otherwise the log would show a deadline alone.
+func TestErrorsOfUnwritableServerAreExplained(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)
 	nc := dial(t, s.ClientURL())

@@ -13,9 +13,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAnOutageOfEventsIsAFailure once it has lasted for a while, whatever its reasons, and until it
+// TestConsumerOutageIsAFailure once it has lasted for a while, whatever its reasons, and until it
 // ends.
-func TestAnOutageOfEventsIsAFailure(t *testing.T) {
+func TestConsumerOutageIsAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: newTaker().take, Poison: newTaker().poison, Logger: slog.New(slog.DiscardHandler)})

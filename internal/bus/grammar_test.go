@@ -257,8 +257,8 @@ var mistakes = []struct {
 		`{"error":{"code":"invalid_json","message":"the request is not valid JSON: invalid character '}' after array element (expecting ',' or ']') at byte 47"}}`},
 }
 
-// TestGrammar sends each mistake with a plain client.
-func TestGrammar(t *testing.T) {
+// TestMalformedRequestsAreRefused sends each mistake with a plain client.
+func TestMalformedRequestsAreRefused(t *testing.T) {
 	_, nc := serve(t, &fakeEngine{submit: allowing})
 	for _, m := range mistakes {
 		for _, subject := range []string{limits.SubjectConsume, limits.SubjectCheck, limits.SubjectRecord, limits.SubjectRefund} {

@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-func TestHistoryOfTheStream(t *testing.T) {
+func TestReadHistory(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	read := func(since time.Time, max int) (ids []string, h History, err error) {

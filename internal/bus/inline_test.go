@@ -55,9 +55,9 @@ func decidingByKey(r *engine.Request) error {
 	return allowing(r)
 }
 
-// TestRequestsAreAnsweredAlikeWhereverTheyAreTaken: apart from the time it takes, nobody can tell
-// whether a request went through nats.go.
-func TestRequestsAreAnsweredAlikeWhereverTheyAreTaken(t *testing.T) {
+// TestInlineAndEndpointAnswersAreTheSame: apart from the time it takes, nobody can tell whether a
+// request went through nats.go.
+func TestInlineAndEndpointAnswersAreTheSame(t *testing.T) {
 	t.Parallel()
 	taken, nc := serve(t, &fakeEngine{submit: decidingByKey})
 	handed, other := serve(t, &fakeEngine{submit: decidingByKey}, func(c *ServiceConfig) { c.Conn = dial(t, c.Conn.ConnectedUrl()) })
@@ -114,8 +114,8 @@ func statsOf(t *testing.T, nc *nats.Conn, subject string, requests int) micro.St
 	}
 }
 
-// TestStatisticsTellTheTime, although only one in many inline requests is timed.
-func TestStatisticsTellTheTime(t *testing.T) {
+// TestStatisticsIncludeProcessingTime, although only one in many inline requests is timed.
+func TestStatisticsIncludeProcessingTime(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { time.Sleep(time.Millisecond); return allowing(r) }})
 	const requests = 5
@@ -140,9 +140,9 @@ func (c blockingStats) Stats() micro.Stats {
 	return micro.Stats{}
 }
 
-// TestStatisticsDoNotGoBack: the micro service lacks the inline requests, so it is never asked
+// TestStatisticsNeverDecrease: the micro service lacks the inline requests, so it is never asked
 // itself. A stop waits for statistics that are being answered.
-func TestStatisticsDoNotGoBack(t *testing.T) {
+func TestStatisticsNeverDecrease(t *testing.T) {
 	t.Parallel()
 	s, _ := serve(t, &fakeEngine{submit: allowing})
 	goOn := make(chan struct{})
@@ -163,9 +163,9 @@ func TestStatisticsDoNotGoBack(t *testing.T) {
 	waitFor(t, "all answers are given", func() bool { return s.pending.Load() == 0 })
 }
 
-// TestAnAnswerOutlivesItsConnection: the client may still be connected, so what is decided after
-// the worker's connection broke is answered all the same.
-func TestAnAnswerOutlivesItsConnection(t *testing.T) {
+// TestAnswersSurviveReconnect: the client may still be connected, so what is decided after the
+// worker's connection broke is answered all the same.
+func TestAnswersSurviveReconnect(t *testing.T) {
 	t.Parallel()
 	var waiting atomic.Pointer[engine.Request]
 	asked := make(chan struct{})
@@ -253,9 +253,9 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 	}
 }
 
-// TestAServerGetsNoAnswerThatIsTooLargeForIt: it would end the connection, and with it all requests
-// that are under way.
-func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
+// TestOversizedAnswersAreNotSent: one would end the connection, and with it all requests that are
+// under way.
+func TestOversizedAnswersAreNotSent(t *testing.T) {
 	t.Parallel()
 	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
 	s, _ := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
@@ -268,9 +268,9 @@ func TestAServerGetsNoAnswerThatIsTooLargeForIt(t *testing.T) {
 	}
 }
 
-// TestTheLimitOfAUserIsKept: the server tells it after its first line, and would end the
-// connection, too.
-func TestTheLimitOfAUserIsKept(t *testing.T) {
+// TestUserMaxPayloadIsRespected: the server tells it after its first line, and would end the
+// connection at a larger answer, too.
+func TestUserMaxPayloadIsRespected(t *testing.T) {
 	t.Parallel()
 	small := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = smallAnswer })
 	url := newSlowLink(t, small, 0, func(said []byte) []byte { // of the first line alone, as where a user has a limit of his own
@@ -299,11 +299,11 @@ func TestTheLimitOfAUserIsKept(t *testing.T) {
 	waitFor(t, "the limit is known", func() bool { return dialerOf(s.cfg.Conn).maxPayload.Load().Load() == smallAnswer })
 }
 
-// TestNoClientEndsAConnectionOfTheWorker: nats.go takes a carriage return for the end of a subject,
-// and then for a mistake of the server, although the server only passes it on. In some places the
-// server drops the carriage return from a reply subject, so that an answer could become a broadcast
-// of the worker.
-func TestNoClientEndsAConnectionOfTheWorker(t *testing.T) {
+// TestClientsCannotEndTheWorkersConnection: nats.go takes a carriage return for the end of a
+// subject, and then for a mistake of the server, although the server only passes it on. In some
+// places the server drops the carriage return from a reply subject, so that an answer could become
+// a broadcast of the worker.
+func TestClientsCannotEndTheWorkersConnection(t *testing.T) {
 	t.Parallel()
 	log, logged := new(bytes.Buffer), make(chan struct{}, 100)
 	s, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) {

@@ -108,7 +108,7 @@ func verify(t *testing.T, nc *nats.Conn, format string, args ...any) string {
 	return string(ask(t, nc, limits.SubjectVerify, fmt.Sprintf(format, args...)).Data)
 }
 
-func TestKeyLife(t *testing.T) {
+func TestKeyLifecycle(t *testing.T) {
 	t.Parallel()
 	_, nc := oneWorker(t, &fakeEngine{submit: allowing})
 	r := createKey(t, nc, `{"user":"7","name":"ci","tier":"pro","attributes":{"plan":"gold"},"expiresAt":4000000000000}`)
@@ -146,9 +146,9 @@ func TestKeyLife(t *testing.T) {
 	}
 }
 
-// TestVerifyAsksAsTheKey: the key's user, tier and attributes take precedence over those of the
-// request.
-func TestVerifyAsksAsTheKey(t *testing.T) {
+// TestVerifyUsesFieldsOfTheKey: the key's user, tier and attributes take precedence over those of
+// the request.
+func TestVerifyUsesFieldsOfTheKey(t *testing.T) {
 	t.Parallel()
 	k := keys.Key{ID: "abcdefgh", User: "7", Tier: "pro", Attributes: map[string]string{"plan": "gold"}}
 	q := &limits.VerifyRequest{Policy: "p", Tier: "free", Cost: 3, ID: "once",
@@ -270,7 +270,7 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 // whether the announcement was heard or lost.
 func TestRevocationReachesEveryWorker(t *testing.T) {
 	t.Parallel()
-	for name, silent := range map[string]bool{"told": false, "not told": true} {
+	for name, silent := range map[string]bool{"announced": false, "not announced": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
@@ -301,7 +301,7 @@ func TestRevocationReachesEveryWorker(t *testing.T) {
 
 func TestOverridesReachEveryWorker(t *testing.T) {
 	t.Parallel()
-	for name, silent := range map[string]bool{"told": false, "not told": true} {
+	for name, silent := range map[string]bool{"announced": false, "not announced": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)

@@ -247,8 +247,8 @@ func TestWorkersFarFromTheirServerStandBy(t *testing.T) {
 	waitForDeciders(t, all, 0)
 }
 
-// TestAWorkerThatStoodStillBlamesNobody for the time in which it did not look.
-func TestAWorkerThatStoodStillBlamesNobody(t *testing.T) {
+// TestFewLateAnswersDoNotMakeAWorkerSlow: this worker may have stood still and not have looked.
+func TestFewLateAnswersDoNotMakeAWorkerSlow(t *testing.T) {
 	t.Parallel()
 	l := &lead{cfg: LeadConfig{times: answerTimes}}
 	for range 100 {

@@ -230,7 +230,7 @@ func TestAWorkerThatStopsHandsOver(t *testing.T) {
 }
 
 // A worker for which nobody stands by stops at once.
-func TestALoneWorkerHandsOverToNobody(t *testing.T) {
+func TestLoneWorkerStopsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := startLeadWorker(t, testenv.NATS(t).ClientURL(), "db")
 	waitForDeciders(t, []*leadWorker{w}, 0)
@@ -309,7 +309,7 @@ func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	waitFor(t, "one of two decides when the one that hung has gone", func() bool { return all[0].Deciding() != all[1].Deciding() })
 }
 
-func TestAWorkerDecidesBesideOneThatIsSlow(t *testing.T) {
+func TestWorkerDecidesAlongsideSlowOne(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
 	all := startLeadWorkers(t, url, 2, func(w *leadWorker) { w.times = answerTimes })
@@ -358,9 +358,9 @@ func TestWorkersOfOtherStoresDecide(t *testing.T) {
 	waitForDeciders(t, all, 0, 1)
 }
 
-// TestAReturnOfTheServerLeavesOneWorkerDeciding: all workers lose it at once, and come back in any
+// TestOneWorkerDecidesAfterServerRestart: all workers lose the server at once, and come back in any
 // order.
-func TestAReturnOfTheServerLeavesOneWorkerDeciding(t *testing.T) {
+func TestOneWorkerDecidesAfterServerRestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSServer(t)
 	all := startLeadWorkers(t, server.URL, 3)

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// TestALineThatComesAgainIsCounted: each text is logged at once, and then at intervals with a
-// count.
-func TestALineThatComesAgainIsCounted(t *testing.T) {
+// TestRepeatedLogLinesAreCounted: each text is logged at once, and then at intervals with a count.
+func TestRepeatedLogLinesAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var lines logThrottles

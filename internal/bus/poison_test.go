@@ -16,7 +16,7 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-func TestPoisonIsKeptAndEnded(t *testing.T) {
+func TestPoisonIsStoredAndTerminated(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -57,10 +57,10 @@ func TestPoisonIsKeptAndEnded(t *testing.T) {
 	}
 }
 
-// TestAReportIsNothingToAlerts. The consumer receives reports only to see what the stream has lost.
+// TestAlerterIgnoresReports. The consumer receives reports only to see what the stream has lost.
 // They are not dead-lettered, which would look like a failure every day, and not delivered again
 // and again.
-func TestAReportIsNothingToAlerts(t *testing.T) {
+func TestAlerterIgnoresReports(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -81,9 +81,9 @@ func TestAReportIsNothingToAlerts(t *testing.T) {
 	}
 }
 
-// TestAFloodOfJunkIsBounded: while poison cannot be stored, what anybody may publish neither fills
-// the log nor holds up events.
-func TestAFloodOfJunkIsBounded(t *testing.T) {
+// TestFloodOfJunkNeitherFillsLogNorBlocksEvents: while poison cannot be stored, what anybody may
+// publish neither fills the log nor holds up events.
+func TestFloodOfJunkNeitherFillsLogNorBlocksEvents(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -140,8 +140,8 @@ func TestAFloodOfJunkIsBounded(t *testing.T) {
 	}
 }
 
-// TestOneBadEventHoldsNobodyUp: the store refuses every batch that has one of two events.
-func TestOneBadEventHoldsNobodyUp(t *testing.T) {
+// TestBadEventDoesNotBlockOthers: the store refuses every batch that has one of two events.
+func TestBadEventDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -174,10 +174,9 @@ func TestOneBadEventHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestStoreThatIsAwayPoisonsNothing: the store fails more often than an event has tries. First it
-// fails for everything, and then, while it answers otherwise, for events as often as one event may
-// fail.
-func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
+// TestStoreOutagePoisonsNothing: the store fails more often than an event has tries. First it fails
+// for everything, and then, while it answers otherwise, for events as often as one event may fail.
+func TestStoreOutagePoisonsNothing(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -198,8 +197,8 @@ func TestStoreThatIsAwayPoisonsNothing(t *testing.T) {
 	}
 }
 
-// TestNothingIsPulledWhileTheStoreIsAway: events would only be passed back and forth.
-func TestNothingIsPulledWhileTheStoreIsAway(t *testing.T) {
+// TestNothingIsPulledDuringStoreOutage: events would only be passed back and forth.
+func TestNothingIsPulledDuringStoreOutage(t *testing.T) {
 	t.Parallel()
 	l := newSmallStream(t)
 	l.publish(3)
@@ -220,9 +219,9 @@ func TestNothingIsPulledWhileTheStoreIsAway(t *testing.T) {
 	l.pass(3, 0)
 }
 
-// TestAnOutageAmidHalvesGivesAllBack to whoever has the store again. What is not given back comes
-// after half a minute, here an hour.
-func TestAnOutageAmidHalvesGivesAllBack(t *testing.T) {
+// TestOutageWhileHalvingReturnsAllEvents, for whoever has the store again. What is not given back
+// comes after half a minute, here an hour.
+func TestOutageWhileHalvingReturnsAllEvents(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]string{
 		"while a batch is halved":                 "x.xx",     // all, not the store, the first half, the store

@@ -94,9 +94,9 @@ func decideOver(t *testing.T, nc *nats.Conn, subject, body string) limits.Reply 
 	return r
 }
 
-// TestRequestsForPoliciesThatAreNotThereAreToldOf: they pass without a limit, so the log should
-// tell whoever forgot --policies.
-func TestRequestsForPoliciesThatAreNotThereAreToldOf(t *testing.T) {
+// TestRequestsForMissingPoliciesAreLogged: they pass without a limit, so the log should tell
+// whoever forgot --policies.
+func TestRequestsForMissingPoliciesAreLogged(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
 	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
@@ -214,8 +214,8 @@ func TestAdminPolicies(t *testing.T) {
 	}
 }
 
-// TestAdminPoliciesTellsAllOfALimit, with what its tiers and times make of it.
-func TestAdminPoliciesTellsAllOfALimit(t *testing.T) {
+// TestAdminPoliciesShowsWholeLimit, with what its tiers and times make of it.
+func TestAdminPoliciesShowsWholeLimit(t *testing.T) {
 	t.Parallel()
 	nc := serveOver(t, keeperOf(t, `policies:
   - name: p
@@ -241,8 +241,8 @@ func TestAdminPoliciesTellsAllOfALimit(t *testing.T) {
 	}
 }
 
-// TestPagesOfPoliciesFitAMessage: tiers make a policy large.
-func TestPagesOfPoliciesFitAMessage(t *testing.T) {
+// TestPolicyPagesFitInAMessage: tiers make a policy large.
+func TestPolicyPagesFitInAMessage(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	text.WriteString("policies:\n")
@@ -268,8 +268,8 @@ func TestPagesOfPoliciesFitAMessage(t *testing.T) {
 	}
 }
 
-// TestADayFromTheFirstUseIsNotToday, in denials from the store and from memory.
-func TestADayFromTheFirstUseIsNotToday(t *testing.T) {
+// TestFirstUseDayIsNotCalledToday, in denials from the store and from memory.
+func TestFirstUseDayIsNotCalledToday(t *testing.T) {
 	t.Parallel()
 	nc := serveOver(t, keeperOf(t, "policies:\n  - name: p\n    message: \"{used} {window}\"\n    limits:\n"+
 		"      - {name: h, key: p, limit: 1, window: hour, anchor: first_use}\n"+
@@ -287,8 +287,8 @@ func TestADayFromTheFirstUseIsNotToday(t *testing.T) {
 	}
 }
 
-// TestAnIDSurvivesAReload: the same request counts as the same even if its policy has changed.
-func TestAnIDSurvivesAReload(t *testing.T) {
+// TestIDSurvivesPolicyReload: the same request counts as the same even if its policy has changed.
+func TestIDSurvivesPolicyReload(t *testing.T) {
 	t.Parallel()
 	set := func(limit int) *policy.Keeper {
 		return keeperOf(t, fmt.Sprintf("policies:\n  - name: p\n    limits: [{name: l, key: k, limit: %d, window: 1m}]\n", limit))
@@ -322,9 +322,8 @@ func (c *swappablePolicies) Resolve(q policy.Question) (policy.Resolved, error) 
 }
 func (c *swappablePolicies) Report() policy.Report { return c.Load().Report() }
 
-// TestAnIDIsAnsweredOnceWhateverThePolicyBecomes, even if it has no limit any more, or the policy
-// is gone.
-func TestAnIDIsAnsweredOnceWhateverThePolicyBecomes(t *testing.T) {
+// TestIDIsAnsweredOnceAcrossPolicyChanges, even if the policy has no limit any more, or is gone.
+func TestIDIsAnsweredOnceAcrossPolicyChanges(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]func(*testing.T) engine.Store{"sqlite": sqliteStore, "postgres": postgresStore} {
 		t.Run(name, func(t *testing.T) {
@@ -383,7 +382,7 @@ func answersOnce(t *testing.T, store engine.Store) {
 	}
 }
 
-func TestOverridesAreOfThePolicyFile(t *testing.T) {
+func TestOverridesMustMatchPolicyFile(t *testing.T) {
 	t.Parallel()
 	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
 	w.svc.cfg.Policies = keeper(t)

@@ -56,7 +56,7 @@ var slowBodies = []string{
 	strings.Repeat(" ", limits.MaxRequestBytes) + hot,
 }
 
-func TestQuick(t *testing.T) {
+func TestQuickParserReadsOnlySimpleRequests(t *testing.T) {
 	d := testDecoder(t)
 	for _, body := range quickBodies {
 		if q, _, _ := readBothWays(d, []byte(body)); q == nil {
@@ -86,9 +86,9 @@ func FuzzQuick(f *testing.F) {
 	})
 }
 
-// TestQuickTakesWhatClientsSend generates requests as the Go client writes them. The quick path
-// reads every request of forms 1 and 2 in plain ASCII, with the result of the strict reader.
-func TestQuickTakesWhatClientsSend(t *testing.T) {
+// TestQuickParserReadsClientRequests generates requests as the Go client writes them. The quick
+// path reads every request of forms 1 and 2 in plain ASCII, with the result of the strict reader.
+func TestQuickParserReadsClientRequests(t *testing.T) {
 	d := testDecoder(t)
 	rapid.Check(t, func(t *rapid.T) {
 		r := limits.Request{Cost: rapid.Int64Range(0, limits.MaxAmount).Draw(t, "cost"), ID: rapid.StringMatching(`[!#-\[\]-~]{0,20}`).Draw(t, "id")}

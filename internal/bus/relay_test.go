@@ -167,8 +167,8 @@ func TestEventsAreCloudEvents(t *testing.T) {
 	}
 }
 
-// TestLostAcknowledgementsRepeatAndDeduplicate loses the commit after a publish.
-func TestLostAcknowledgementsRepeatAndDeduplicate(t *testing.T) {
+// TestRepeatedEventsAreDeduplicated loses the commit after a publish.
+func TestRepeatedEventsAreDeduplicated(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	box := &fakeOutbox{failures: 2}
 	box.add(exceeded(1), exceeded(2), exceeded(3))
@@ -203,7 +203,7 @@ func drained(t *testing.T, box *fakeOutbox) {
 	}
 }
 
-func TestWakeBeatsThePoll(t *testing.T) {
+func TestWakeDoesNotWaitForPoll(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	box := &fakeOutbox{}
 	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Poll: time.Hour})
@@ -308,9 +308,9 @@ func TestRelayConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestEventsThatAreTooLargeHoldNothingUp has more of them than are published at a time, and then
-// makes room for them.
-func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
+// TestOversizedEventsDoNotBlockOthers publishes more of them than fit in a batch, and then makes
+// room for them.
+func TestOversizedEventsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		server, stream int32
@@ -354,8 +354,9 @@ func TestEventsThatAreTooLargeHoldNothingUp(t *testing.T) {
 	}
 }
 
-// TestAnotherStreamKeepsNoEvents: no alerter would ever receive what another stream acknowledges.
-func TestAnotherStreamKeepsNoEvents(t *testing.T) {
+// TestEventsStoredByAnotherStreamFail: no alerter would ever receive what another stream
+// acknowledges.
+func TestEventsStoredByAnotherStreamFail(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
@@ -389,9 +390,9 @@ func TestAnotherStreamKeepsNoEvents(t *testing.T) {
 	drained(t, box)
 }
 
-// TestEventsOfAnotherReleaseHoldNothingUp: a worker that does not know their type leaves them to
+// TestEventsOfAnotherReleaseDoNotBlockOthers: a worker that does not know their type leaves them to
 // those that do.
-func TestEventsOfAnotherReleaseHoldNothingUp(t *testing.T) {
+func TestEventsOfAnotherReleaseDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	box, log := &fakeOutbox{}, &logBuffer{}
@@ -412,8 +413,8 @@ func TestEventsOfAnotherReleaseHoldNothingUp(t *testing.T) {
 	}
 }
 
-// TestStopDrainsBehindWhatIsRefused: more events are refused than are published at a time.
-func TestStopDrainsBehindWhatIsRefused(t *testing.T) {
+// TestStopDrainsPastRefusedEvents: more events are refused than are published at a time.
+func TestStopDrainsPastRefusedEvents(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.MaxPayload = 1000 }).ClientURL())
 	box := &fakeOutbox{}

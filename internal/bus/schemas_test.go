@@ -93,8 +93,8 @@ func verdicts(t *testing.T, name string) func(body string) error {
 	}
 }
 
-// TestSchemasSayWhatIsTaken: the schema and the service agree that these bodies are valid or not.
-func TestSchemasSayWhatIsTaken(t *testing.T) {
+// TestSchemaAndServiceAgreeOnExamples: they agree on which of these bodies are valid.
+func TestSchemaAndServiceAgreeOnExamples(t *testing.T) {
 	t.Parallel()
 	long := func(n int) string { return strings.Repeat("a", n) }
 	all := readers(t)

@@ -21,9 +21,9 @@ import (
 	"github.com/seed503877ad/limits/schemas"
 )
 
-// TestASubscriptionTooManyEndsTheStart: otherwise a service without subscriptions would seem to be
+// TestTooManySubscriptionsFailTheStart: otherwise a service without subscriptions would seem to be
 // ready.
-func TestASubscriptionTooManyEndsTheStart(t *testing.T) {
+func TestTooManySubscriptionsFailTheStart(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *server.Options) { o.MaxSubs = 10 }).ClientURL())
 	_, err := NewService(ServiceConfig{Conn: nc, Engine: &fakeEngine{submit: allowing}, Version: "1.2.3", Logger: slog.New(slog.DiscardHandler)})
@@ -193,10 +193,10 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnswersAreOfTheirRequests holds a thousand requests and answers them out of order from
+// TestAnswersMatchTheirRequests holds a thousand requests and answers them out of order from
 // several goroutines, while others are answered at once. Each answer has the key and cost of its
 // request.
-func TestAnswersAreOfTheirRequests(t *testing.T) {
+func TestAnswersMatchTheirRequests(t *testing.T) {
 	held := make(chan *engine.Request, 1000)
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
 		if r.Cost%2 == 0 {
@@ -293,7 +293,7 @@ func TestStopAnswersEverything(t *testing.T) {
 	}
 }
 
-func TestStopSaysWhatIsUnanswered(t *testing.T) {
+func TestStopReportsUnansweredRequests(t *testing.T) {
 	s, nc := serve(t, &fakeEngine{submit: func(*engine.Request) error { return nil }})
 	if err := nc.PublishRequest(limits.SubjectConsume, nats.NewInbox(), []byte(hot)); err != nil {
 		t.Fatal(err)
@@ -329,9 +329,9 @@ func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	}
 }
 
-// TestAnswersGoToInboxesAlone: no caller can make the service publish to subjects of events or of
+// TestAnswersGoOnlyToInboxes: no caller can make the service publish to subjects of events or of
 // the server.
-func TestAnswersGoToInboxesAlone(t *testing.T) {
+func TestAnswersGoOnlyToInboxes(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]bool{"_INBOX.a.b": true, "": false, "$JS.API.STREAM.DELETE.LIMITS": false,
 		limits.EventExceeded: false, limits.EventAlertRaised: false, limits.SubjectAlertsSilence: false,
@@ -375,8 +375,8 @@ func TestSemver(t *testing.T) {
 	}
 }
 
-// TestATooLargeReadAnswerIsAnError: the caller gets an error instead of silence.
-func TestATooLargeAnswerIsAnError(t *testing.T) {
+// TestOversizedReadAnswerIsAnError: the caller gets an error instead of silence.
+func TestOversizedReadAnswerIsAnError(t *testing.T) {
 	many := make([]engine.Counter, 20_000)
 	for i := range many {
 		many[i] = engine.Counter{CounterID: engine.CounterID{Key: "k", Name: fmt.Sprint("name:", i)},
@@ -389,9 +389,9 @@ func TestATooLargeAnswerIsAnError(t *testing.T) {
 	}
 }
 
-// TestATooLargeDecisionAnswerIsAnError: the request was charged, and after silence it would be sent
+// TestOversizedDecisionAnswerIsAnError: the request was charged, and after silence it would be sent
 // again.
-func TestATooLargeDecisionAnswerIsAnError(t *testing.T) {
+func TestOversizedDecisionAnswerIsAnError(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
 		r.Done(engine.Decision{Results: []engine.Result{{Key: strings.Repeat("k", 1<<20), Name: "1m"}}}, nil)

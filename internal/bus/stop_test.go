@@ -12,9 +12,9 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestAStopWhileTheServerIsAwayLeavesNothing: nats.go subscribes again to what it drains and then
-// forgets it, while the server would go on sending this worker its share of the requests.
-func TestAStopWhileTheServerIsAwayLeavesNothing(t *testing.T) {
+// TestStopWhileServerIsDownLeavesNoSubscriptions: nats.go subscribes again to what it drains and
+// then forgets it, while the server would go on sending this worker its share of the requests.
+func TestStopWhileServerIsDownLeavesNoSubscriptions(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATSServer(t)
 	s, _ := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Conn = connect(t, server.URL) })

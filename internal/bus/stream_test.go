@@ -16,8 +16,8 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// TestStreamOfTheOperatorIsLeftAlone: only what is missing is added.
-func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
+// TestOperatorsStreamIsLeftAlone: only what is missing is added.
+func TestOperatorsStreamIsLeftAlone(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
 	ctx := t.Context()
@@ -40,7 +40,7 @@ func TestStreamOfTheOperatorIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestStreamIsMadeOnce(t *testing.T) {
+func TestStreamIsCreatedOnce(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
 	var all sync.WaitGroup
@@ -72,8 +72,9 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestAStreamInTheWayIsNamed: a stream cannot be created with, or given, subjects of another one.
-func TestAStreamInTheWayIsNamed(t *testing.T) {
+// TestOverlappingStreamIsReported: a stream cannot be created with, or given, subjects of another
+// one.
+func TestOverlappingStreamIsReported(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := testenv.JetStream(t, nc)
@@ -95,9 +96,9 @@ func TestAStreamInTheWayIsNamed(t *testing.T) {
 	named()
 }
 
-// TestAStreamThatAcknowledgesNothingIsNamed: otherwise the outbox would never empty, and the log
-// would show a deadline alone.
-func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
+// TestStreamWithoutAcksIsReported: otherwise the outbox would never empty, and the log would show a
+// deadline alone.
+func TestStreamWithoutAcksIsReported(t *testing.T) {
 	t.Parallel()
 	js := testenv.JetStream(t, dial(t, testenv.NATS(t).ClientURL()))
 	mute := eventStream()
@@ -110,8 +111,9 @@ func TestAStreamThatAcknowledgesNothingIsNamed(t *testing.T) {
 	}
 }
 
-// TestAStreamThatTakesRequestsIsNamed: it would acknowledge requests before a limiter has answered.
-func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
+// TestStreamThatCapturesRequestsIsReported: it would acknowledge requests before a limiter has
+// answered.
+func TestStreamThatCapturesRequestsIsReported(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{"limits.>", "limits.*", "limits.admin.*.*", "limits.admin.reset", "limits.verify"} {
 		js := testenv.JetStream(t, dial(t, testenv.NATS(t).ClientURL()))
@@ -131,9 +133,9 @@ func TestAStreamThatTakesRequestsIsNamed(t *testing.T) {
 	}
 }
 
-// TestTheStreamBoundsMessages: an alerter holds 256 messages in memory. The largest that are
+// TestStreamBoundsMessageSize: an alerter holds 256 messages in memory. The largest that are
 // published fit.
-func TestTheStreamBoundsMessages(t *testing.T) {
+func TestStreamBoundsMessageSize(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
@@ -157,9 +159,9 @@ func TestTheStreamBoundsMessages(t *testing.T) {
 	}
 }
 
-// TestAStreamThatHasNoRoomIsNamed: by default a server gives its streams three quarters of what is
+// TestStreamWithoutRoomIsReported: by default a server gives its streams three quarters of what is
 // free on its disk, and reserves the whole of each stream.
-func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
+func TestStreamWithoutRoomIsReported(t *testing.T) {
 	t.Parallel()
 	js := testenv.JetStream(t, dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))
 	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
@@ -173,8 +175,8 @@ func TestAStreamThatHasNoRoomIsNamed(t *testing.T) {
 	}
 }
 
-// TestWithoutJetStreamItIsNamed: what nats.go says names no part of the server.
-func TestWithoutJetStreamItIsNamed(t *testing.T) {
+// TestDisabledJetStreamIsReported: what nats.go says names no part of the server.
+func TestDisabledJetStreamIsReported(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStream = false }).ClientURL())
 	js := testenv.JetStream(t, nc)

@@ -14,8 +14,8 @@ import (
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
-// TestAStoreThatFailsReadsIsLoggedOnce, not for each of thousands of requests.
-func TestAStoreThatFailsReadsIsLoggedOnce(t *testing.T) {
+// TestFailingReadsAreLoggedOnce, and not for each of thousands of requests.
+func TestFailingReadsAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	e := &fakeEngine{submit: allowing, err: fmt.Errorf("read the counters: %w: connection refused", engine.ErrUnavailable)}
 	s, nc := serve(t, e, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -33,8 +33,8 @@ func TestAStoreThatFailsReadsIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestAStoreThatAnswersReadsAgain: the log tells that too, so that a later failure is logged anew.
-func TestAStoreThatAnswersReadsAgain(t *testing.T) {
+// TestRecoveredReadsAreLogged, so that a later failure is logged anew.
+func TestRecoveredReadsAreLogged(t *testing.T) {
 	t.Parallel()
 	said := make(chan string, 16)
 	e := &fakeEngine{submit: allowing, err: fmt.Errorf("read the counters: %w", engine.ErrUnavailable)}
@@ -100,9 +100,9 @@ func (h *hangingStore) Traffic(ctx context.Context, _ usage.LogQuery) ([]usage.T
 	return nil, h.hang(ctx)
 }
 
-// TestRequestsToAHangingStoreAreAnsweredInTime: callers get an error before they give up. Requests
-// that may go through many rows have longer.
-func TestRequestsToAHangingStoreAreAnsweredInTime(t *testing.T) {
+// TestRequestsToHungStoreAreAnsweredInTime: callers get an error before they give up. Requests that
+// may go through many rows have longer.
+func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	h := &hangingStore{&fakeEngine{}, newFakeUsage(), make(chan time.Duration, 1)}
 	_, nc := serve(t, h, func(c *ServiceConfig) { c.UsageLog, c.Usage, c.storeTimeout, c.scanTimeout = h, h, 0, 0 })

@@ -257,9 +257,9 @@ func FuzzLogEntry(f *testing.F) {
 	})
 }
 
-// TestClientsRefuseTheLinesThatAreDropped: such a line gets no answer, so the client has to say
-// what is wrong.
-func TestClientsRefuseTheLinesThatAreDropped(t *testing.T) {
+// TestClientsRefuseInvalidLogLines: such a line gets no answer, so the client has to say what is
+// wrong.
+func TestClientsRefuseInvalidLogLines(t *testing.T) {
 	t.Parallel()
 	_, nc := serve(t, &fakeEngine{submit: allowing})
 	long := strings.Repeat("x", limits.MaxKeyBytes+1)
