@@ -321,7 +321,7 @@ func TestEventsSurviveTheCrashOfNATSAndOfTheWorker(t *testing.T) {
 		key := fmt.Sprintf("k:%d", i)
 		body := fmt.Sprintf(`{"key":%q,"limit":1,"window":"1h"}`, key)
 		for !denied[key] {
-			r, err := try(nc, limits.SubjectConsume, body, time.Second)
+			r, err := try(nc, limits.SubjectConsume, body, 10*time.Second) // who is denied twice is told of twice, in the end
 			denied[key] = err == nil && !r.Allowed && !r.Degraded
 		}
 		switch i {

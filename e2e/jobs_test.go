@@ -59,7 +59,7 @@ func TestCleanupLosesNoLiveCounter(t *testing.T) {
 
 func engineOn(t *testing.T, store engine.Store) *engine.Engine {
 	t.Helper()
-	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
+	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Deadline: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

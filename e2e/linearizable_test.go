@@ -56,7 +56,7 @@ func workers(t *testing.T, n int) []*engine.Engine {
 	for i := range engines {
 		store := eachstore.Postgres(t, url)
 		var err error
-		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Broadcast: func(f engine.Forget) {
+		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Deadline: patience, Broadcast: func(f engine.Forget) {
 			for _, e := range engines {
 				e.Forget(f)
 			}
