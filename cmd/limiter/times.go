@@ -18,27 +18,23 @@ type spanFlag time.Duration
 
 // UnmarshalText reads 30d, 2w, 12h, 1h30m.
 func (f *spanFlag) UnmarshalText(text []byte) error {
-	d, err := parseSpan(string(text))
-	if err != nil || d <= 0 {
+	d, ok := parseSpan(string(text))
+	if !ok || d <= 0 {
 		return fmt.Errorf("%q is not a duration above 0 and up to %d days; want one such as 90m, 12h, 30d or 2w", text, settings.MaxDays)
 	}
 	*f = spanFlag(d)
 	return nil
 }
 
-func parseSpan(text string) (time.Duration, error) {
+func parseSpan(text string) (d time.Duration, ok bool) {
 	for unit, days := range map[string]uint64{"d": 1, "w": 7} {
-		digits, ok := strings.CutSuffix(text, unit)
-		if !ok {
-			continue
+		if digits, ok := strings.CutSuffix(text, unit); ok {
+			n, err := strconv.ParseUint(digits, 10, 16)
+			return time.Duration(n*days) * 24 * time.Hour, err == nil && n*days <= settings.MaxDays
 		}
-		n, err := strconv.ParseUint(digits, 10, 16)
-		if err != nil || n*days > settings.MaxDays {
-			return 0, fmt.Errorf("%q is not between 1 and %d days", text, settings.MaxDays)
-		}
-		return time.Duration(n*days) * 24 * time.Hour, nil
 	}
-	return time.ParseDuration(text)
+	d, err := time.ParseDuration(text)
+	return d, err == nil
 }
 
 // periodFlag is how far back usage is shown, in the format of the service.
@@ -49,7 +45,7 @@ var period = regexp.MustCompile(`^[1-9][0-9]*(ms|s|m|h|d|w)$`)
 
 // UnmarshalText refuses what the service would refuse.
 func (f *periodFlag) UnmarshalText(text []byte) error {
-	if d, err := parseSpan(string(text)); err != nil || !period.Match(text) || d < 100*time.Millisecond || d > 366*24*time.Hour {
+	if d, ok := parseSpan(string(text)); !ok || !period.Match(text) || d < 100*time.Millisecond || d > 366*24*time.Hour {
 		return fmt.Errorf("%q is not a duration from 100ms to 366d; want one such as 30m, 1h or 7d", text)
 	}
 	*f = periodFlag(text)
