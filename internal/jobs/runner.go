@@ -121,11 +121,11 @@ func (noObserver) JobEnded(string, string, bool, time.Duration, time.Time) {}
 func (r *Runner) add(j Job) error {
 	switch {
 	case j.Name == "":
-		return errors.New("Name is missing")
+		return errors.New("its Name is missing")
 	case r.byName[j.Name] != nil:
 		return errors.New("duplicate name")
 	case j.Run == nil:
-		return errors.New("Run is missing")
+		return errors.New("its Run is missing")
 	case j.Timeout < 0 || j.Jitter < 0:
 		return errors.New("timeout and jitter must not be negative")
 	case j.Timeout == 0:

@@ -91,7 +91,7 @@ const alertsPrefix = "limits.alerts:"
 // check validates the fixed text of the template.
 func (t *template) check() error {
 	if strings.HasPrefix(t.literals[0], alertsPrefix) {
-		return fmt.Errorf("%s begins with %s, which is reserved for the throttle of alerts; use another prefix, such as alerts:",
+		return fmt.Errorf("%s begins with %s, which is reserved for the throttle of alerts; use another prefix, such as alerts",
 			yamlfile.Quote(t.text), alertsPrefix)
 	}
 	n := 0
