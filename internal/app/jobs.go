@@ -23,14 +23,8 @@ type cleaner interface {
 }
 
 const (
-	// batchSize rows are removed in one transaction, so that decisions wait for a short time only. A pause as long as the
-	// batches took, batchPause at most, follows the first batch; then twice as many batches run before each pause, up to
-	// maxBatches: rows must be removed as fast as a busy hour adds them.
-	batchSize  = 500
-	batchPause = 25 * time.Millisecond
-	maxBatches = 16
-	// After batches that together took longer than slowBatches, half as many run before the next pause.
-	slowBatches = 400 * time.Millisecond
+	// batchSize rows are removed in one transaction, so that decisions wait for a short time only.
+	batchSize = 500
 	// maxRunTime is how long a run goes on removing; the next run removes the rest.
 	maxRunTime = 10 * time.Minute
 	// overrideRetention is how long an expired override is still shown.
@@ -112,35 +106,32 @@ func expireJob(every time.Duration, s cleaner) jobs.Job {
 }
 
 // inBatches removes batches of rows until one is not full, or maxTime is over. It returns the note of the run.
+//
+// After each batch it pauses: at first for as long as the batch took, so that decisions have half of the time to themselves.
+// The pauses get shorter until there is none at the end of maxTime, because the longer a run lasts, the more it is behind: rows
+// must be removed as fast as a busy hour adds them.
 func inBatches(ctx context.Context, did string, maxTime time.Duration, remove func(ctx context.Context, max int) (int, error)) (string, error) {
 	total, end := 0, time.Now().Add(maxTime)
-	for batches := 1; ; {
+	for {
 		began := time.Now()
-		for range batches {
-			n, err := remove(ctx, batchSize)
-			total += n
-			note := fmt.Sprintf("%s %d", did, total)
-			switch {
-			case err != nil:
-				return note, err
-			case n < batchSize:
-				return note, nil
-			case ctx.Err() != nil:
-				return note, ctx.Err()
-			case time.Now().After(end):
-				return note + ", more is left", nil
-			}
+		n, err := remove(ctx, batchSize)
+		total += n
+		took, left := time.Since(began), time.Until(end)
+		note := fmt.Sprintf("%s %d", did, total)
+		switch {
+		case err != nil:
+			return note, err
+		case n < batchSize:
+			return note, nil
+		case ctx.Err() != nil:
+			return note, ctx.Err()
+		case left <= 0:
+			return note + ", more is left", nil
 		}
-		took := time.Since(began)
 		select {
 		case <-ctx.Done():
-			return fmt.Sprintf("%s %d", did, total), ctx.Err()
-		case <-time.After(min(took, batchPause)):
-		}
-		if took > slowBatches {
-			batches = max(1, batches/2)
-		} else {
-			batches = min(2*batches, maxBatches)
+			return note, ctx.Err()
+		case <-time.After(time.Duration(float64(took) * float64(left) / float64(maxTime))):
 		}
 	}
 }

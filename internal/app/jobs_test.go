@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,68 +113,35 @@ func TestRemovalInBatchesEnds(t *testing.T) {
 	}
 }
 
-// TestFastBatchesHaveFewerPauses: with fast batches, pauses of 25 ms would take more than half of the time. With slow batches the
-// pauses stay, because decisions are slow too then.
-func TestFastBatchesHaveFewerPauses(t *testing.T) {
+// TestRemovalPausesLessTheLongerItLasts: decisions have half of the time to themselves at first. A run that is behind makes no
+// pauses in the end, and so removes more than two thirds of what it could.
+func TestRemovalPausesLessTheLongerItLasts(t *testing.T) {
 	t.Parallel()
-	for took, want := range map[time.Duration]struct {
-		perSecond int
-		together  int // batches without a pause in between
-	}{
-		0:                      {1_000_000, maxBatches},
-		time.Millisecond:       {250_000, maxBatches},
-		18 * time.Millisecond:  {24_000, maxBatches},
-		200 * time.Millisecond: {2_300, 4},
-		time.Second:            {480, 2},
-	} {
+	for _, took := range []time.Duration{time.Millisecond, 18 * time.Millisecond, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			total, together, most := 0, 0, 0
-			var ended time.Time
+			var pauses []time.Duration
 			began := time.Now()
-			_, err := inBatches(t.Context(), "removed", time.Minute, func(_ context.Context, n int) (int, error) {
-				if together++; !time.Now().Equal(ended) {
-					together = 1
-				}
-				most = max(most, together)
+			ended := began
+			note, err := inBatches(t.Context(), "removed", time.Minute, func(_ context.Context, n int) (int, error) {
+				pauses = append(pauses, time.Since(ended))
 				time.Sleep(took)
-				total, ended = total+n, time.Now()
-				if total >= 100_000_000 {
-					return 0, nil
-				}
+				ended = time.Now()
 				return n, nil
 			})
-			rate := float64(total) / max(time.Since(began), time.Millisecond).Seconds()
-			if err != nil || rate < float64(want.perSecond) || took > 0 && most > want.together {
-				t.Errorf("batches of %s: %.0f rows/s with up to %d batches together, %v; want %d and %d", took, rate, most, err, want.perSecond, want.together)
+			lasted, batches := time.Since(began), len(pauses)
+			pauses = pauses[1:] // before the first batch there is none
+			if err != nil || note != fmt.Sprintf("removed %d, more is left", batches*batchSize) || lasted > time.Minute+took {
+				t.Errorf("batches of %s: %q, %v after %s", took, note, err, lasted)
+			}
+			if first, last := pauses[0], pauses[len(pauses)-1]; first > took || first < took*95/100 || last > took/20 {
+				t.Errorf("batches of %s: pauses from %s to %s", took, first, last)
+			}
+			if !slices.IsSortedFunc(pauses, func(a, b time.Duration) int { return cmp.Compare(b, a) }) {
+				t.Errorf("batches of %s: a pause is longer than the one before: %s", took, pauses)
+			}
+			if most := int(lasted / took); batches*3 < most*2 {
+				t.Errorf("batches of %s: %d of %d at most", took, batches, most)
 			}
 		})
 	}
-}
-
-// TestBatchesPerPauseHalveWhenSlow, so that decisions do not wait for long.
-func TestBatchesPerPauseHalveWhenSlow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var together []int // batches without a pause in between
-		var ended time.Time
-		_, err := inBatches(t.Context(), "removed", time.Minute, func(_ context.Context, n int) (int, error) {
-			if len(together) == 0 || !time.Now().Equal(ended) {
-				together = append(together, 0)
-			}
-			together[len(together)-1]++
-			switch len(together) {
-			case 10:
-				n = 0
-			case 1, 2, 3, 4, 5:
-				time.Sleep(time.Millisecond)
-			default:
-				time.Sleep(time.Second)
-			}
-			ended = time.Now()
-			return n, nil
-		})
-		if want := []int{1, 2, 4, 8, 16, 16, 8, 4, 2, 1}; err != nil || !slices.Equal(together, want) {
-			t.Errorf("%d together, %v; want %d", together, err, want)
-		}
-	})
 }

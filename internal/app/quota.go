@@ -26,6 +26,9 @@ type quotaCheck struct {
 	after engine.CounterID
 }
 
+// pagePause follows each page of counters that is read.
+const pagePause = 25 * time.Millisecond
+
 // quotaCheckJob checks that quotas whose window is over read as zero even if their rows are still there.
 func quotaCheckJob(s engine.Store, log *slog.Logger) jobs.Job {
 	q := &quotaCheck{store: s, log: log, maxTime: maxRunTime}
@@ -53,7 +56,7 @@ func (q *quotaCheck) run(ctx context.Context) (string, error) {
 		select {
 		case <-ctx.Done():
 			return f.note(), ctx.Err()
-		case <-time.After(batchPause):
+		case <-time.After(pagePause):
 		}
 	}
 }
