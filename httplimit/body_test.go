@@ -252,8 +252,8 @@ func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 	}
 }
 
-// No two items may have the same name as it is written. TestNestedMiddlewaresReportAllLimits: a
-// client that keeps to the headers is not denied by the outer middleware.
+// TestNestedMiddlewaresReportAllLimits: a client that keeps to the headers is not denied by the outer
+// middleware. No two items may have the same name as it is written.
 func TestNestedMiddlewaresReportAllLimits(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1_700_000_000_000)

@@ -123,6 +123,11 @@ func TestStoreOutageIsDetectedWithoutRequests(t *testing.T) {
 			t.Fatal("PostgreSQL is back, and it still fails")
 		}
 	}
+	for _, text := range []string{"the store is failing", "the store works again"} {
+		if !strings.Contains(s.log.String(), text) {
+			t.Errorf("%q is not in the log:\n%s", text, s.log)
+		}
+	}
 }
 
 func (s *started) get(t *testing.T, path string) (status int, body string) {
