@@ -407,9 +407,7 @@ func TestClosedLogPipeDoesNotStopTheLimiter(t *testing.T) {
 			if err := w.out.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.cmd.Process.Signal(syscall.SIGHUP); err != nil { // which is logged
-				t.Fatal(err)
-			}
+			signal(t, w, syscall.SIGHUP) // which is logged
 			request(t, connect(t, w.nats), c.subject, c.body)
 			w.terminate(t)
 		})

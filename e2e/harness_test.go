@@ -157,12 +157,17 @@ func (w *worker) kill() {
 	<-w.done
 }
 
+func signal(t testing.TB, w *worker, s syscall.Signal) {
+	t.Helper()
+	if err := w.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // terminate sends SIGTERM, and waits until the process has ended.
 func (w *worker) terminate(t testing.TB) {
 	t.Helper()
-	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	signal(t, w, syscall.SIGTERM)
 	select {
 	case <-w.done:
 	case <-time.After(patience):

@@ -68,10 +68,3 @@ func TestSuspendedWorkerResumes(t *testing.T) {
 		t.Errorf("%d charged, and %v", charged, &l)
 	}
 }
-
-func signal(t testing.TB, w *worker, s syscall.Signal) {
-	t.Helper()
-	if err := w.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
-}

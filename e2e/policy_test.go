@@ -230,9 +230,7 @@ func TestPolicyReloadsUnderLoadAreAtomic(t *testing.T) {
 		for n := 1; n <= 30; n++ {
 			replace(t, path, version(n%2))
 			if n%3 != 0 { // for the others only the watch of the file causes the reload
-				if err := w.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-					t.Fatal(err)
-				}
+				signal(t, w, syscall.SIGHUP)
 			}
 			inForce(n % 2)
 		}
