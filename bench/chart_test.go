@@ -56,21 +56,25 @@ func (r *results) chart() string {
 			}
 			at, m := y+head+n*(thick+gap), median(row.values)
 			least, most := slices.Min(row.values), slices.Max(row.values)
-			fill := "#2b6cb0" // the limiter
-			switch {
-			case n == 0:
-				fill = "#718096"
-			case strings.HasPrefix(row.name, "system "):
-				fill = "#dd6b20"
-			}
 			fmt.Fprintf(&s, `<text x="%d" y="%d" text-anchor="end">%s</text>`, label-8, at+thick-4, html.EscapeString(row.name))
-			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, label, at, x(m)-label, thick, fill)
+			fmt.Fprintf(&s, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, label, at, x(m)-label, thick, color(n, row.name))
 			fmt.Fprintf(&s, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#000"/>`, x(least), x(most), at+thick/2, at+thick/2)
 			fmt.Fprintf(&s, `<text x="%.1f" y="%d">%s · × %s</text>`+"\n", x(most)+6, at+thick-4, thousands(m), times(row.ratio))
 		}
 	}
 	s.WriteString("</svg>\n")
 	return s.String()
+}
+
+// color is that of the nth bar of a panel.
+func color(n int, name string) string {
+	switch {
+	case n == 0:
+		return "#718096"
+	case strings.HasPrefix(name, "system "):
+		return "#dd6b20"
+	}
+	return "#2b6cb0" // the limiter
 }
 
 // bar is a bar of the chart.
