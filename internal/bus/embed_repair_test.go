@@ -38,6 +38,16 @@ func embedUnrepaired(t *testing.T, log *logBuffer) (*Embedded, jetstream.JetStre
 	return e, js
 }
 
+// storedEvents returns how many events the stream has.
+func storedEvents(t *testing.T, js jetstream.JetStream) uint64 {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), eventStream().Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().State.Msgs
+}
+
 // TestUnwritableStreamsAreReopened removes the folder of the streams from under the server, which
 // then takes no events, not even after the folder is back.
 func TestUnwritableStreamsAreReopened(t *testing.T) {
@@ -50,13 +60,6 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 		defer cancel()
 		_, err := js.Publish(ctx, limits.EventWarning, make([]byte, size), jetstream.WithMsgID(id))
 		return errors.Join(err, js.Conn().Flush()) // so that the server does not read what was given up later
-	}
-	stored := func() uint64 {
-		stream, err := js.Stream(t.Context(), eventStream().Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream.CachedInfo().State.Msgs
 	}
 	const patience, impatience = 20 * time.Second, 300 * time.Millisecond
 	if err := publish("first", 1, patience); err != nil {
@@ -75,7 +78,7 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 	for e.repairer.healthError(e.server) == "" {   // until the server needs another file
 		_ = publish("", maxMessage-1000, impatience) // with room for headers
 	}
-	before := stored()
+	before := storedEvents(t, js)
 	for range 4 { // the first waits for the second
 		e.repair()
 	}
@@ -99,7 +102,7 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 			t.Errorf("publish %s: %v", id, err)
 		}
 	}
-	if n := stored(); n != before+1 {
+	if n := storedEvents(t, js); n != before+1 {
 		t.Errorf("%d events in the stream, want the %d before and one after", n, before)
 	}
 }

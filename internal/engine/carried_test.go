@@ -32,23 +32,7 @@ func TestNewDefinitionCarriesUsageOver(t *testing.T) {
 		same := goesOn(&old, &h)
 		left := old.ask(Check, 1).Used
 		if !same || h.limit.Algorithm == TokenBucket {
-			at, counts := last, used
-			if beyond := used - h.limit.capacity(); h.limit.Algorithm == TokenBucket && beyond > 0 {
-				before := old.limit
-				if !same { // what it cannot hold is refilled in one window
-					before = Limit{Limit: min(beyond, MaxAmount), Window: h.limit.Window}
-				}
-				if before.Limit > h.limit.Limit {
-					at, counts = repaid(&before, beyond, last, h.now)
-					counts += h.limit.capacity()
-				}
-			}
-			anew := history{limit: h.limit, now: at}
-			if counts > 0 {
-				anew.ask(Record, counts)
-			}
-			anew.now = h.now
-			left = anew.ask(Check, 1).Used
+			left = leftAfterCharge(&old.limit, &h.limit, same, used, last, h.now)
 		}
 		r := h.ask(Check, 1)
 		if same && h.limit.Algorithm == TokenBucket && r.Used < left {
@@ -71,6 +55,28 @@ func TestNewDefinitionCarriesUsageOver(t *testing.T) {
 			t.Fatalf("%+v admitted %v behind %d that were used", h.limit.Spec(), log[1:], used)
 		}
 	})
+}
+
+// leftAfterCharge is what is used at now of a counter that was begun under the definition to, and
+// charged at last with what was used under from. same says that the window goes on.
+func leftAfterCharge(from, to *Limit, same bool, used, last, now int64) int64 {
+	at, counts := last, used
+	if beyond := used - to.capacity(); to.Algorithm == TokenBucket && beyond > 0 {
+		before := *from
+		if !same { // what it cannot hold is refilled in one window
+			before = Limit{Limit: min(beyond, MaxAmount), Window: to.Window}
+		}
+		if before.Limit > to.Limit {
+			at, counts = repaid(&before, beyond, last, now)
+			counts += to.capacity()
+		}
+	}
+	anew := history{limit: *to, now: at}
+	if counts > 0 {
+		anew.ask(Record, counts)
+	}
+	anew.now = now
+	return anew.ask(Check, 1).Used
 }
 
 // goesOn reports whether the same window continues under the other definition.

@@ -88,6 +88,12 @@ func setFoldPolicy(s *Store, p journal.Policy) {
 	s.foldPolicy, s.foldTimeout = p, time.Minute // which a busy machine may need
 }
 
+// kill ends a store as if its process was killed: it folds nothing.
+func kill(s *Store) {
+	s.pool.Close()
+	s.relay.Close()
+}
+
 // TestModel runs random histories on several workers of one database. They fold in between,
 // restart, start with an empty cache, reset their cache, and decide in turn as well as
 // optimistically.
@@ -97,8 +103,7 @@ func TestModel(t *testing.T) {
 	workers := make([]*Store, 3)
 	begin := func(w, policy int) {
 		if workers[w] != nil {
-			workers[w].pool.Close() // as if it was killed: it folds nothing
-			workers[w].relay.Close()
+			kill(workers[w])
 		}
 		s, err := Open(t.Context(), Config{URL: url, MaxConns: 2})
 		if err != nil {
