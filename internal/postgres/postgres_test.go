@@ -123,12 +123,12 @@ func TestStore(t *testing.T) {
 		url := testenv.Postgres(t)
 		return open(t, Config{URL: url}), open(t, Config{URL: url})
 	})
-	storetest.ClockAhead(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
+	storetest.MovedClock(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
 		s := open(t, Config{})
 		conn := connect(t, s)
 		return s, func(d time.Duration) { // moves the stored times instead of the server's clock
 			t.Helper()
-			for _, sql := range []string{agedRunsSQL, agedDeliveriesSQL} {
+			for _, sql := range []string{agedRunsSQL, agedDeliveriesSQL, agedGroupsSQL} {
 				exec(t, conn, sql, d.Milliseconds())
 			}
 		}
@@ -140,6 +140,7 @@ const (
 	agedDeliveriesSQL = `
 UPDATE alert_deliveries SET created_at = created_at - $1, due_at = due_at - $1,
 	replayed_at = CASE replayed_at WHEN 0 THEN 0 ELSE replayed_at - $1 END`
+	agedGroupsSQL = `UPDATE alert_groups SET changed_at = changed_at - $1`
 )
 
 // TestSessionSettings: the settings are in effect, and those of the URL take precedence.

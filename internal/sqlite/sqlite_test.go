@@ -48,7 +48,7 @@ var one = engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: "1m"}}}
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{}) })
-	storetest.ClockAhead(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
+	storetest.MovedClock(t, func(t *testing.T) (storetest.Store, func(time.Duration)) {
 		now := time.UnixMilli(1_700_000_000_000)
 		return open(t, Config{Now: func() time.Time { return now }}), func(d time.Duration) { now = now.Add(d) }
 	})

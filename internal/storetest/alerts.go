@@ -24,6 +24,7 @@ var alertTests = []test{
 	{"a silenced alert that is updated may be pending again", silencedIsUpdated},
 	{"an update keeps what others wrote", updateLeaves},
 	{"pending alerts are leased, the oldest first", pendingAlerts},
+	{"pending alerts claimed by a clock that was ahead are given again", pendingAhead},
 	{"concurrent claims share no pending alert", pendingAtOnce},
 	{"the notice of an alert is stored once", tellOnce},
 	{"concurrent notices of an alert", tellAtOnce},
@@ -41,6 +42,7 @@ var alertTests = []test{
 	{"disabled channels", disabledChannels},
 	{"alerts by filter, page by page", alertPages},
 	{"silences", silences},
+	{"silences, the last created first", silencesInOrder},
 	{"poison", poison},
 	{"poison messages are bounded", poisonBounds},
 	{"poison messages are bounded when one is repeated", poisonBoundsOfRepeats},
@@ -183,6 +185,7 @@ func takeKnows(t *testing.T, s Store) {
 	})
 	equal(t, "states", seen.States, map[alerts.GroupID]json.RawMessage{a: json.RawMessage(`{"n":1}`), c: json.RawMessage(`[2]`)})
 	want := seen.Open[a]
+	equal(t, "open", seen.Open, map[alerts.GroupID]alerts.Alert{a: want})
 	want.Denied, want.ResolveAt, want.Title = 9, want.ResolveAt+1, "more"
 	seen = take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{a}}, nil)
 	equal(t, "state that changed", seen.States, map[alerts.GroupID]json.RawMessage{a: json.RawMessage(`3`)})

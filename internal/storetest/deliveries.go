@@ -163,6 +163,7 @@ func deliver(t *testing.T, s Store) {
 		alerts.DeliveryResult{ID: "off/x", State: alerts.DeliveryWaiting, DueAt: at + 2, Error: "open"},
 		alerts.DeliveryResult{ID: "dead/x", State: alerts.DeliveryDead, Error: "404", Counts: true},
 		alerts.DeliveryResult{ID: "nobody/x", State: alerts.DeliverySent})
+	writeResults(t, s, alerts.DeliveryResult{ID: "again/x", State: alerts.DeliveryWaiting, DueAt: at + 3, Error: "503", Counts: true})
 	for _, id := range []string{"sent/x", "dead/x"} { // too late
 		writeResults(t, s, alerts.DeliveryResult{ID: id, State: alerts.DeliveryWaiting, DueAt: 1, Error: "late", Counts: true})
 	}
@@ -175,7 +176,7 @@ func deliver(t *testing.T, s Store) {
 		d := all[0]
 		got = append(got, fmt.Sprint(d.State, " ", d.Attempts, " ", d.Error, " ", d.DueAt-at, " ", d.EndedAt >= d.CreatedAt))
 	}
-	equal(t, "deliveries", got, []string{"waiting 1 500 1 false", "waiting 0 open 2 false", "sent 1  0 true", "dead 1 404 0 true"})
+	equal(t, "deliveries", got, []string{"waiting 2 503 3 false", "waiting 0 open 2 false", "sent 1  0 true", "dead 1 404 0 true"})
 	waiting, err := s.WaitingDeliveries(within(t))
 	if err != nil {
 		t.Fatal(err)
@@ -364,7 +365,7 @@ func poison(t *testing.T, s Store) {
 	for _, p := range []alerts.Poison{
 		{Sequence: 1}, {Sequence: 2, Subject: "s", Reason: "r", Data: long},
 		{Sequence: 2, Subject: "s", Reason: "r2", Data: long[:alerts.MaxPoisonBytes]}, // came again
-		{Sequence: 3, Data: []byte("3")},
+		{Sequence: 3, Subject: "another stream's", Data: []byte("3")}, {Sequence: 3, Data: []byte("3")},
 	} {
 		if err := s.KeepPoison(within(t), p); err != nil {
 			t.Fatal(err)
@@ -455,7 +456,7 @@ func poisonOfNewStream(t *testing.T, s Store) {
 			kept++
 		}
 	}
-	if err != nil || kept != n {
-		t.Errorf("%d of the new stream's are kept, want %d; %v", kept, n, err)
+	if err != nil || kept != n || all[0].Sequence != 1001 {
+		t.Errorf("%d of the new stream's are kept, want %d, and the last has number %d; %v", kept, n, all[0].Sequence, err)
 	}
 }

@@ -66,6 +66,7 @@ func heldUsers(t *testing.T, s Store) {
 	equal(t, "the first", usersHeld(t, s, "", 2), []string{"", "a"})
 	equal(t, "the next", usersHeld(t, s, "a", 1), []string{"b"})
 	equal(t, "the last", usersHeld(t, s, "b", 9), []string{"d"})
+	equal(t, "a digest for an alerter whose clock is ahead", digest(t, s, "a", 9, "ahead"), []string{"3"})
 }
 
 // digest writes a digest, and returns the ids of its alerts.
@@ -85,19 +86,22 @@ func digest(t *testing.T, s alerts.Store, user string, max int, name string) (id
 }
 
 func digestAlerts(t *testing.T, s Store) {
-	hold(t, s, "u", 0, "1", "2", "3")
+	now := raise(t, s, func(a *alerts.Alert) { a.User, a.RaisedAt = "u", a.RaisedAt-int64(a.ID[0]) }, "3", "2", "1")
+	for _, id := range []string{"1", "2", "3"} {
+		tell(t, s, alerts.NoticeDecision{Alert: id, Notice: alerts.Held, HeldUntil: now})
+	}
 	hold(t, s, "u", hour, "4")
 	hold(t, s, "v", 0, "5")
 	raise(t, s, func(a *alerts.Alert) { a.User = "u" }, "6")
-	equal(t, "some", digest(t, s, "u", 2, "d1"), []string{"1", "2"})
-	equal(t, "the rest", digest(t, s, "u", 9, "d2"), []string{"3"})
+	equal(t, "the oldest", digest(t, s, "u", 2, "d1"), []string{"3", "2"})
+	equal(t, "the rest", digest(t, s, "u", 9, "d2"), []string{"1"})
 	equal(t, "no more", digest(t, s, "u", 9, "d3"), nil)
 	equal(t, "of nobody", digest(t, s, "w", 9, "d4"), nil)
 	var digests []string
 	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
 		digests = append(digests, alert(t, s, id).Digest)
 	}
-	equal(t, "digests", digests, []string{"d1", "d1", "d2", "", "", ""})
+	equal(t, "digests", digests, []string{"d2", "d1", "d1", "", "", ""})
 	equal(t, "deliveries", dueIDs(t, s, "x"), []string{"d1/x", "d2/x"})
 }
 

@@ -67,7 +67,7 @@ func updateLeaves(t *testing.T, s Store) {
 	tell(t, s, alerts.NoticeDecision{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + hour})
 	take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{group("a"), group("b")}}, func(taken alerts.TakeState) alerts.Changes {
 		a, b := taken.Open[group("a")], taken.Open[group("b")]
-		a.Reason, a.HeldUntil, a.Digest, a.NoticeAt, a.ResolvedAt = "x", 1, "x", 1, 1
+		a.Notice, a.Reason, a.HeldUntil, a.Digest, a.NoticeAt, a.ResolvedAt = alerts.Pending, "x", 1, "x", 1, 1
 		return alerts.Changes{Updated: []alerts.Alert{a, b}}
 	})
 	a := alert(t, s, "a")
@@ -89,6 +89,16 @@ func pendingAlerts(t *testing.T, s Store) {
 	equal(t, "the first", alertIDs(pending(t, s, 1, time.Hour)), []string{"c"})
 	equal(t, "the second", alertIDs(pending(t, s, 9, -time.Second)), []string{"b"})
 	equal(t, "the second again", alertIDs(pending(t, s, 9, time.Hour)), []string{"b"})
+	equal(t, "none is left", alertIDs(pending(t, s, 9, time.Hour)), nil)
+}
+
+// pendingAhead has alerts that were claimed while the clock was ahead: no claim is for more than an
+// hour.
+func pendingAhead(t *testing.T, s Store) {
+	raise(t, s, nil, "a", "b")
+	ids := alertIDs(pending(t, s, 1, 3*time.Hour))
+	ids = append(alertIDs(pending(t, s, 1, 2*time.Hour)), ids...)
+	equal(t, "the earliest first", alertIDs(pending(t, s, 9, time.Hour)), ids)
 	equal(t, "none is left", alertIDs(pending(t, s, 9, time.Hour)), nil)
 }
 

@@ -38,22 +38,26 @@ func backlog(t *testing.T, s Store, want int64) {
 
 func outboxAge(t *testing.T, s Store) {
 	const year = 365 * 24 * time.Hour // the event is of 2023
+	emitAt := func(ahead time.Duration) func() {
+		return func() {
+			update(t, s, engine.Batch{}, func(snap engine.Snapshot) engine.Changes {
+				e := event("1")
+				e.Time = snap.Now + ahead.Milliseconds()
+				return engine.Changes{Events: []engine.Event{e}}
+			})
+		}
+	}
 	for _, step := range []struct {
 		what        string
 		do          func()
 		least, most time.Duration
 	}{
 		{"of nothing", func() {}, 0, 0},
-		{"of an event of now", func() {
-			update(t, s, engine.Batch{}, func(snap engine.Snapshot) engine.Changes {
-				e := event("1")
-				e.Time = snap.Now
-				return engine.Changes{Events: []engine.Event{e}}
-			})
-		}, 0, time.Minute},
+		{"of an event of now", emitAt(0), 0, time.Minute},
 		{"behind an older one that came later", func() { emit(t, s, 2, 2) }, 0, time.Minute},
 		{"of the older one", func() { relayed(t, s, 1) }, year, 100 * year},
 		{"of nothing again", func() { relayed(t, s, 1) }, 0, 0},
+		{"of an event of a clock that was ahead", emitAt(time.Hour), 0, 0},
 	} {
 		step.do()
 		if age, err := s.OutboxAge(within(t)); err != nil || age < step.least || age > step.most {

@@ -51,6 +51,21 @@ func silences(t *testing.T, s Store) {
 	equal(t, "all of them", len(list(true, 9)), 2)
 }
 
+// silencesInOrder has three silences, each of which ends before those made earlier.
+func silencesInOrder(t *testing.T, s Store) {
+	for i, id := range []string{"1", "2", "3"} {
+		if _, err := s.AddSilence(within(t), alerts.Silence{ID: id}, time.Duration(9-i)*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, ended := range []bool{false, true} {
+		all, err := s.Silences(within(t), ended, 2)
+		if err != nil || len(all) != 2 || all[0].ID != "3" || all[1].ID != "2" {
+			t.Errorf("with those that ended %t: %+v, %v; want the last two", ended, all, err)
+		}
+	}
+}
+
 func alertPages(t *testing.T, s Store) {
 	for i, name := range []string{"1", "2", "3", "4", "5", "6"} {
 		raise(t, s, func(a *alerts.Alert) {
@@ -162,7 +177,8 @@ func pruneRest(t *testing.T, s Store) {
 // pruneTaken: the count of a group is kept longer than alerts, because it is not an alert yet and
 // may become one.
 func pruneTaken(t *testing.T, s Store) {
-	groups := []alerts.GroupID{group("a"), group("b"), group("open")}
+	groups := []alerts.GroupID{group("a"), {Rule: "q", Key: "open"}, group("open")}
+	began := time.Now()
 	raise(t, s, nil, "open")
 	take(t, s, alerts.TakeQuery{Events: []string{"1", "2", "3"}, Groups: groups}, func(alerts.TakeState) alerts.Changes {
 		c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
@@ -175,7 +191,7 @@ func pruneTaken(t *testing.T, s Store) {
 	for i, c := range []struct {
 		before    time.Time
 		max, want int // of events, of which there are 4, and of groups, of which 2 have no open alert
-	}{{time.Now().Add(-time.Hour), 9, 0}, {laterThanAll(), 1, 1 + 1}, {laterThanAll(), 2, 2 + 1}, {laterThanAll(), 2, 1}, {laterThanAll(), 2, 0}} {
+	}{{began, 9, 0}, {laterThanAll(), 1, 1 + 1}, {laterThanAll(), 2, 2 + 1}, {laterThanAll(), 2, 1}, {laterThanAll(), 2, 0}} {
 		if n, err := s.PruneTaken(within(t), c.before, c.max); n != c.want || err != nil {
 			t.Errorf("forget %d: %d, %v; want %d", i, n, err, c.want)
 		}

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,10 +12,13 @@ import (
 var usageTests = []test{
 	{"counts of a minute add up, and the peak is that of the busiest minute", usageAddsUp},
 	{"top selects and orders", usageTop},
+	{"equal sums of usage are in order of their ids", usageTies},
+	{"sums of usage are capped", usageCap},
 	{"writers of the same counts lose none and do not deadlock", usageWriters},
 	{"a rollup changes no sum and no peak", usageRollup},
 	{"old counts are removed, at most max at once", usagePrune},
 	{"traffic, slowest endpoints and errors of the request log", requestLog},
+	{"reports of the request log are bounded, the first rows first", requestReports},
 	{"old requests are removed, at most max at once", requestPrune},
 }
 
@@ -88,6 +93,33 @@ func usageTop(t *testing.T, s Store) {
 	}
 }
 
+// usageTies: equal sums are in order of key, policy and user, whichever came first.
+func usageTies(t *testing.T, s Store) {
+	other := usageCount("a", "u", noon, 1, 1, 1)
+	other.Policy = "q"
+	want := []usage.ID{{Key: "a", Policy: "p", User: "u"}, {Key: "a", Policy: "p", User: "v"}, {Key: "a", Policy: "q", User: "u"}, {Key: "b", Policy: "p", User: "u"}}
+	addUsage(t, s, usageCount("b", "u", noon, 1, 1, 1))
+	addUsage(t, s, other)
+	addUsage(t, s, usageCount("a", "v", noon, 1, 1, 1))
+	addUsage(t, s, usageCount("a", "u", noon, 1, 1, 1))
+	for _, by := range []string{usage.ByDenied, usage.ByUsed, usage.ByAllowed} {
+		var ids []usage.ID
+		for _, row := range topOf(t, s, func(q *usage.TopQuery) { q.By = by }) {
+			ids = append(ids, row.ID)
+		}
+		equal(t, by, ids, want)
+	}
+}
+
+// usageCap: sums beyond the largest integer that every reader of JSON represents exactly are cut
+// off there.
+func usageCap(t *testing.T, s Store) {
+	const most = 1<<53 - 1
+	addUsage(t, s, usageCount("a", "u", noon, most, 0, most), usageCount("a", "u", noon+minute, most, 0, most))
+	addUsage(t, s, usageCount("a", "u", noon+2*minute, 0, most, 0), usageCount("a", "u", noon+3*minute, 0, most, 0))
+	equal(t, "top", topOf(t, s, func(*usage.TopQuery) {}), []usage.Top{topRow("a", "u", most, most, most, most)})
+}
+
 func usageWriters(t *testing.T, s Store) {
 	const workers, rounds = 4, 10
 	var counts []usage.Count
@@ -123,7 +155,16 @@ func usageRollup(t *testing.T, s Store) {
 		equal(t, "rolled up", n, want)
 		equal(t, "top after it", topOf(t, s, func(*usage.TopQuery) {}), before)
 	}
+	top := func(since, until int64) usage.Top { // of some minutes
+		t.Helper()
+		all := topOf(t, s, func(q *usage.TopQuery) { q.Since, q.Until = noon+since*minute, noon+until*minute })
+		if len(all) != 1 {
+			t.Fatalf("from minute %d to %d: %+v", since, until, all)
+		}
+		return all[0]
+	}
 	rollup(noon+2*hour+10*minute, 50)
+	equal(t, "a minute of an hour behind the oldest 50", top(100, 101).Allowed, 100)
 	rollup(noon+2*hour+10*minute, 50)
 	rollup(noon+2*hour+10*minute, 20)
 	rollup(noon+2*hour+10*minute, 0)
@@ -131,15 +172,13 @@ func usageRollup(t *testing.T, s Store) {
 	for _, c := range []struct{ since, until, want int64 }{
 		{0, 1, 60 * 59 / 2}, {30, 45, 60 * 59 / 2}, {59, 61, 120 * 119 / 2}, {60, 120, 120*119/2 - 60*59/2}, {135, 140, 135 + 136 + 137 + 138 + 139},
 	} {
-		top := topOf(t, s, func(q *usage.TopQuery) { q.Since, q.Until = noon+c.since*minute, noon+c.until*minute })
-		if len(top) != 1 || top[0].Allowed != c.want {
-			t.Errorf("from minute %d to %d: %+v, want %d allowed", c.since, c.until, top, c.want)
-		}
+		equal(t, fmt.Sprintf("allowed from minute %d to %d", c.since, c.until), top(c.since, c.until).Allowed, c.want)
 	}
 	// A late count is added to its hour.
 	addUsage(t, s, usageCount("a", "u", noon, 1, 0, 2))
 	before[0].Allowed, before[0].Cost = before[0].Allowed+1, before[0].Cost+2
 	rollup(noon+hour, 1)
+	equal(t, "peak of that hour", top(0, 60).Peak, 60)
 	n, err := s.PruneUsage(within(t), time.UnixMilli(noon+2*hour), 1000)
 	if n != 2 || err != nil {
 		t.Errorf("prune: %d, %v; want the two hours", n, err)
@@ -205,13 +244,63 @@ func requestLog(t *testing.T, s Store) {
 	}
 }
 
+// requestReports has endpoints b, c and a: b is rarely slow and often fails, and the others are
+// equal, but some requests to c fail. The keys are called equally often.
+func requestReports(t *testing.T, s Store) {
+	log := func(endpoint string, status, millis int64, times int) {
+		t.Helper()
+		r := usage.Request{At: noon, Key: "k:" + endpoint, User: "u", Endpoint: endpoint, Method: "GET", Status: status, Millis: millis}
+		if err := s.AddRequests(within(t), slices.Repeat([]usage.Request{r}, times)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log("b", 500, 10, 39)
+	log("b", 503, 9000, 1)
+	log("c", 200, 50, 30)
+	log("c", 503, 50, 10)
+	log("a", 200, 50, 40)
+	q := usage.LogQuery{Until: future, Max: 2}
+	traffic, err := s.Traffic(within(t), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "traffic", traffic, []usage.Traffic{{Key: "k:a", User: "u", Requests: 40}, {Key: "k:b", User: "u", Requests: 40, Errors: 40}})
+	slowest, err := s.SlowestEndpoints(within(t), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "slowest", slowest, []usage.Endpoint{
+		{Endpoint: "a", Method: "GET", Requests: 40, Mean: 50, P95: 50, Max: 50},
+		{Endpoint: "c", Method: "GET", Requests: 40, Mean: 50, P95: 50, Max: 50},
+	})
+	failures, err := s.EndpointErrors(within(t), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "errors", failures, []usage.Failure{
+		{Endpoint: "b", Method: "GET", Status: 500, Requests: 39}, {Endpoint: "c", Method: "GET", Status: 503, Requests: 10},
+	})
+}
+
 func requestPrune(t *testing.T, s Store) {
 	logOf(t, s)
-	for _, want := range []int{60, 43, 0} {
+	for _, c := range []struct {
+		want int
+		left []usage.Traffic // from before an hour past noon
+	}{
+		{60, []usage.Traffic{{Key: "k:1", User: "u", Requests: 43}}}, // with all requests of k:2, which are among the oldest
+		{43, nil},
+		{0, nil},
+	} {
 		n, err := s.PruneRequests(within(t), time.UnixMilli(noon+hour), 60)
-		if n != want || err != nil {
-			t.Errorf("prune: %d, %v; want %d", n, err, want)
+		if n != c.want || err != nil {
+			t.Errorf("prune: %d, %v; want %d", n, err, c.want)
 		}
+		left, err := s.Traffic(within(t), usage.LogQuery{Until: noon + hour, Max: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "traffic that is left", left, c.left)
 	}
 	traffic, err := s.Traffic(within(t), usage.LogQuery{Until: future, Max: 10})
 	if err != nil || len(traffic) != 1 || traffic[0].Key != "x" {

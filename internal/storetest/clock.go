@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -8,20 +9,24 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// ClockAhead runs the part of the suite about a clock that was ahead and is set back. open returns
-// an empty store, which is closed when its test ends, and a function that moves the clock of jobs
-// and deliveries by d.
-func ClockAhead(t *testing.T, open func(t *testing.T) (s Store, pass func(d time.Duration))) {
-	t.Run("a run is lost at the end of its lease", func(t *testing.T) {
-		t.Parallel()
-		s, pass := open(t)
-		runAhead(t, s, pass)
-	})
-	t.Run("a delivery ends by age", func(t *testing.T) {
-		t.Parallel()
-		s, pass := open(t)
-		deliveryAhead(t, s, pass)
-	})
+// MovedClock runs the part of the suite in which hours pass, or a clock that was ahead is set back.
+// open returns an empty store, which is closed when its test ends, and a function that moves the
+// clock of jobs, deliveries and groups of events by d.
+func MovedClock(t *testing.T, open func(t *testing.T) (s Store, pass func(d time.Duration))) {
+	for _, c := range []struct {
+		name string
+		run  func(t *testing.T, s Store, pass func(d time.Duration))
+	}{
+		{"a run that started while the clock was ahead is lost at the end of its lease", runAhead},
+		{"a delivery made while the clock was ahead ends by age", deliveryAhead},
+		{"a group is kept from its last change on", groupChanges},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, pass := open(t)
+			c.run(t, s, pass)
+		})
+	}
 }
 
 // runAhead: a run started while the clock was ahead. Its lease starts when that is noticed, since
@@ -74,4 +79,27 @@ func deliveryAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 		}
 		pass(2*day + time.Hour)
 	}
+}
+
+// groupChanges has two groups that begin at the same time, of which one changes later.
+func groupChanges(t *testing.T, s Store, pass func(d time.Duration)) {
+	count := func(state string, groups ...alerts.GroupID) alerts.TakeState {
+		t.Helper()
+		return take(t, s, alerts.TakeQuery{Groups: groups}, func(alerts.TakeState) alerts.Changes {
+			c := alerts.Changes{States: map[alerts.GroupID]json.RawMessage{}}
+			for _, g := range groups {
+				c.States[g] = json.RawMessage(state)
+			}
+			return c
+		})
+	}
+	both := []alerts.GroupID{group("changes"), group("rests")}
+	count(`1`, both...)
+	pass(3 * time.Hour)
+	now := count(`2`, group("changes")).Now
+	if n, err := s.PruneTaken(within(t), time.UnixMilli(now-hour), 9); n != 1 || err != nil {
+		t.Errorf("removed %d, %v; want the group that rests", n, err)
+	}
+	seen := take(t, s, alerts.TakeQuery{Groups: both}, nil)
+	equal(t, "left", seen.States, map[alerts.GroupID]json.RawMessage{group("changes"): json.RawMessage(`2`)})
 }
