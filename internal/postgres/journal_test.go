@@ -183,6 +183,25 @@ func TestFoldedJournalRowsAreDeleted(t *testing.T) {
 	}
 }
 
+// TestJournalIsTrimmedBitByBit: a transaction deletes a few rows at most, however many are not
+// needed any more, because requests of all workers wait for it.
+func TestJournalIsTrimmedBitByBit(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	setFoldPolicy(s, storetest.FoldPolicies[3])
+	for range 5 { // with the row that is always there, six
+		update(t, s, batch("a"), set("1"))
+	}
+	setFoldPolicy(s, storetest.FoldPolicies[0]) // which drops two
+	s.shuttingDown = true                       // so that none is retained for others
+	for _, want := range []int{5, 4, 3, 2, 1, 1} {
+		update(t, s, batch("a"), set("2"))
+		if n, _ := rows(t, s); n != want {
+			t.Errorf("%d rows, want %d", n, want)
+		}
+	}
+}
+
 // TestRestoredJournalIsNoticed has the database restored to an older state while a worker runs: the
 // worker notices, however many rows were written since.
 func TestRestoredJournalIsNoticed(t *testing.T) {

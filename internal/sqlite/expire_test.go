@@ -52,3 +52,29 @@ func TestExpireTableAndJournal(t *testing.T) {
 		}
 	}
 }
+
+// TestExpireRemovesOldestFirst, of those in the table and those in the journal alike.
+func TestExpireRemovesOldestFirst(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{Now: func() time.Time { return time.UnixMilli(1000) }})
+	setFoldPolicy(s, neverFold)
+	for _, key := range []string{"5", "1", "3", "4", "2", "6"} { // each expires at the time that it is named after
+		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: key, Name: "1m"}}}, func(engine.Snapshot) engine.Changes {
+			return engine.Changes{Counters: []engine.CounterChange{{State: []byte(key), Spec: []byte("{}"), ExpiresAt: int64(key[0] - '0')}}}
+		})
+		if key == "3" {
+			fold(t, s, 3)
+		}
+	}
+	for _, key := range []string{"1", "2", "3", "4", "5", "6"} {
+		if got := state(t, s, key); got != key {
+			t.Errorf("%s is %q before its turn", key, got)
+		}
+		if n, err := s.Expire(t.Context(), 1); n != 1 || err != nil {
+			t.Errorf("removed %d, %v", n, err)
+		}
+		if got := state(t, s, key); got != "-" {
+			t.Errorf("%s is still %q", key, got)
+		}
+	}
+}

@@ -81,7 +81,7 @@ func (s *Store) finishFold() {
 		s.clean.Add(r.id, r)
 	}
 	clear(f.rows)
-	f.rows, s.firstSeq = f.rows[:0], max(s.firstSeq, f.deleteBefore)
+	f.rows, s.firstSeq = f.rows[:0], f.deleteBefore
 }
 
 // firstNeeded returns the number of the first journal row that a dirty row needs, or of the next

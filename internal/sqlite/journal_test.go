@@ -159,6 +159,10 @@ func TestCloseEmptiesTheJournal(t *testing.T) {
 		if n := query(t, s, `SELECT count(*) FROM journal`); n != want {
 			t.Errorf("%s: %d rows of the journal, want %d", name, n, want)
 		}
+		s.Close()
+		if n := query(t, open(t, Config{Path: file}), `SELECT count(*) FROM journal`); n != 0 {
+			t.Errorf("%s, and closed again: %d rows of the journal", name, n)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, 'pending', '', 0, ?10, 0, '', ?11
 UPDATE alerts SET body = ?2, resolve_at = ?3,
 	notice = CASE WHEN notice = 'silenced' AND ?4 THEN 'pending' ELSE notice END,
 	due_at = CASE WHEN notice = 'silenced' AND ?4 THEN ?5 ELSE due_at END
-WHERE id = ?1 AND resolved_at = 0`
+WHERE id = ?1`
 )
 
 // Take implements [alerts.Store]. Decisions wait for it, so t should have few events.

@@ -74,6 +74,14 @@ func expireMax(t *testing.T, s Store) {
 	if err != nil || len(left) != 3 || left[2].CounterID != ids[2] {
 		t.Errorf("left: %v, %v; want the three that expired last", left, err)
 	}
+	update(t, s, engine.Batch{IDs: []string{"0", "1", "2", "3", "4"}}, func(snap engine.Snapshot) engine.Changes {
+		var left []bool
+		for _, r := range snap.Receipts {
+			left = append(left, r != nil)
+		}
+		equal(t, "receipts that are left", left, []bool{true, true, true, false, false})
+		return engine.Changes{}
+	})
 	expire(t, s, 2, 4)
 	expire(t, s, 2, 2)
 	expire(t, s, 2, 0)
