@@ -91,12 +91,21 @@ func TestDeletedJournalRowsAreNotScanned(t *testing.T) {
 			t.Errorf("%s looks at %d pages", name, n)
 		}
 	}
-	for name, s := range map[string]*Store{"who begins": open(t, Config{URL: s.pool.Config().ConnString()}), "who was away": away} {
+	begins := open(t, Config{URL: s.pool.Config().ConnString()})
+	setFoldPolicy(begins, begins.foldPolicy)
+	both := map[string]*Store{"who begins": begins, "who was away": away}
+	for name, s := range both {
 		if got := state(t, s, "a"); got != "1" {
 			t.Errorf("%s finds a to be %q", name, got)
 		}
 		if s.firstSeq != last+gone+1 || s.lastSeq != last+gone+2 {
 			t.Errorf("%s takes the journal for rows %d to %d", name, s.firstSeq, s.lastSeq)
+		}
+	}
+	for name, s := range both {
+		update(t, s, batch("a"), setForever("2"))
+		if s.firstSeq <= last+gone {
+			t.Errorf("%s takes row %d for the first one after a transaction, and would search deleted ones", name, s.firstSeq)
 		}
 	}
 }

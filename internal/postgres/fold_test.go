@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/journal"
 )
 
 // setForever is set for counters that do not expire.
@@ -159,10 +160,25 @@ func TestCleanStopEmptiesJournal(t *testing.T) {
 	}
 }
 
-// TestInfrequentReaderKeepsItsCache: rows that are not needed stay for some seconds. Otherwise a
-// worker that seldom reads the journal would reset its cache each time.
+// TestInfrequentReaderKeepsItsCache: rows that are not needed stay for some seconds, or until there
+// are some megabytes of them. Otherwise a worker that seldom reads the journal would reset its cache
+// each time.
 func TestInfrequentReaderKeepsItsCache(t *testing.T) {
 	t.Parallel()
+	for name, age := range map[string]func(*journal.Mark){
+		"for some seconds":   func(m *journal.Mark) { m.At = m.At.Add(-retainTime) },
+		"for some megabytes": func(m *journal.Mark) { m.Before -= retainBytes },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			infrequentReader(t, age)
+		})
+	}
+}
+
+// infrequentReader has a worker write while another reads seldom. age makes a row old enough to be
+// deleted.
+func infrequentReader(t *testing.T, age func(*journal.Mark)) {
 	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
 	setFoldPolicy(other, other.foldPolicy)
@@ -182,7 +198,7 @@ func TestInfrequentReaderKeepsItsCache(t *testing.T) {
 		t.Errorf("a is %q; forgotten: %t", got, other.cache != known)
 	}
 	for i, more := range []bool{false, true, false} { // nextRetainFrom becomes retainFrom, and then nothing is left to delete
-		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
+		age(&s.nextRetainFrom)
 		if did, err := s.foldSome(t.Context(), func() int { return 0 }); err != nil || did != more {
 			t.Errorf("look %d: folded %t, %v; %d rows", i, did, err, rows())
 		}

@@ -32,6 +32,20 @@ func TestRestingStoreDoesNotWriteJournal(t *testing.T) {
 	}
 }
 
+// TestStoreThatReadNoJournalFoldsNothing: it has made nothing dirty, and who has will fold it.
+func TestStoreThatReadNoJournalFoldsNothing(t *testing.T) {
+	t.Parallel()
+	worker, other := twoStores(t)
+	setFoldPolicy(worker, worker.foldPolicy)
+	setFoldPolicy(other, other.foldPolicy)
+	update(t, worker, batch("a"), setForever("1"))
+	more, err := other.foldSome(t.Context(), func() int { return 1 })
+	if more || err != nil || other.loaded {
+		t.Errorf("folded %t, %v; read the journal: %t", more, err, other.loaded)
+	}
+	expectTable(t, "as before", worker, map[string]string{}, 1)
+}
+
 // TestRowsDeletedByOthersAreNotDeletedAgain, nor searched row by row.
 func TestRowsDeletedByOthersAreNotDeletedAgain(t *testing.T) {
 	t.Parallel()

@@ -149,6 +149,7 @@ func tellOnce(t *testing.T, s Store) {
 	told := tell(t, s,
 		alerts.NoticeDecision{Alert: "b", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("b.raised", "x"), delivery("b.raised", "y")}},
 		alerts.NoticeDecision{Alert: "a", Notice: alerts.Held, Reason: "throttle", HeldUntil: now + 5},
+		alerts.NoticeDecision{Alert: "a", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("a.second", "x")}},
 		alerts.NoticeDecision{Alert: "nobody", Notice: alerts.Sent, Deliveries: []alerts.Delivery{delivery("nobody", "x")}})
 	equal(t, "told", told, []string{"a", "b"})
 	told = tell(t, s,
