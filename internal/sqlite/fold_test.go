@@ -123,3 +123,26 @@ func TestResetInDoubtIsKnownAfterwards(t *testing.T) {
 		return engine.Changes{}
 	})
 }
+
+// TestDryRunCountsNoCounterTwice: one that is folded while a dry run counts is counted in the
+// journal, and not in the table as well.
+func TestDryRunCountsNoCounterTwice(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	setFoldPolicy(s, neverFold)
+	update(t, s, one, set("1"))
+	read, err := s.reader.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = read.Rollback() }()
+	unfolded, err := s.countUnfolded(t.Context(), read, keySpan(engine.Selection{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fold(t, s, 1)
+	var folded int64
+	if err := read.QueryRowContext(t.Context(), `SELECT count(*) FROM counters`).Scan(&folded); err != nil || unfolded != 1 || folded != 0 {
+		t.Errorf("%d in the journal, then %d in the table, %v; want 1 and 0", unfolded, folded, err)
+	}
+}
