@@ -38,8 +38,9 @@ func TestMovedOrReplacedFile(t *testing.T) {
 					t.Fatal(err)
 				}
 				asked := false
+				_, _, readErr := s.Counters(t.Context(), "a") // the first read, which opens the path
 				for what, err := range map[string]error{
-					"Ping": s.Ping(t.Context()),
+					"Counters": readErr, "Ping": s.Ping(t.Context()),
 					"Update": s.Update(t.Context(), one, func(snap engine.Snapshot) engine.Changes {
 						asked = true
 						return set("2")(snap)

@@ -18,7 +18,7 @@ var jobTests = []test{
 	{"a run past its lease is lost and cannot end", runIsLost},
 	{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
 	{"history by job, and the last run", runHistory},
-	{"old runs are removed, except running ones and the last of a job", pruneRuns},
+	{"old runs are removed, the oldest first, except running ones and the last of a job", pruneRuns},
 }
 
 const longLease = time.Hour
@@ -201,12 +201,19 @@ func pruneRuns(t *testing.T, s Store) {
 	for i, c := range []struct {
 		before    int64
 		max, want int
-	}{{1, 9, 0}, {4, 2, 2}, {4, 9, 1}, {99, 9, 1}, {99, 9, 0}} {
+		left      []string
+	}{
+		{1, 9, 0, []string{"5 done", "4 done", "3 done", "2 done", "1 done"}},
+		{4, 2, 2, []string{"5 done", "4 done", "3 done"}},
+		{4, 9, 1, []string{"5 done", "4 done"}},
+		{99, 9, 1, []string{"5 done"}},
+		{99, 9, 0, []string{"5 done"}},
+	} {
 		n, err := s.PruneRuns(within(t), time.UnixMilli(c.before), c.max)
 		if n != c.want || err != nil {
 			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
 		}
+		equal(t, "left", outcomes(t, s, "j"), c.left)
 	}
-	equal(t, "left", outcomes(t, s, "j"), []string{"5 done"})
 	equal(t, "of one that runs", outcomes(t, s, "k"), []string{"2 skipped", "1 running"})
 }

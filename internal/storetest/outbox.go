@@ -268,3 +268,25 @@ func eventFields(t *testing.T, s Store) {
 	}
 	equal(t, "events", got, []engine.Event{want})
 }
+
+// eventOfInvalidText: text that is not UTF-8 holds up neither the decision nor the relay.
+func eventOfInvalidText(t *testing.T, s Store) {
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
+		e := event("1")
+		e.Key, e.User = "a\xffb", "\xc3"
+		return engine.Changes{Events: []engine.Event{e}}
+	})
+	if _, err := s.OutboxAge(within(t)); err != nil {
+		t.Error(err)
+	}
+	var got []engine.Event
+	if _, err := s.Relay(within(t), 1, func(_ context.Context, events []engine.Event) ([]string, error) {
+		got = events
+		return nil, nil
+	}); err != nil {
+		t.Fatalf("relay: %v", err)
+	}
+	want := event("1")
+	want.Key, want.User = "a\uFFFDb", "\uFFFD"
+	equal(t, "events", got, []engine.Event{want})
+}

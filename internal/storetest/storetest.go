@@ -100,6 +100,7 @@ var counterTests = []test{
 	{"acknowledged events are removed after the context ended", relayCanceled},
 	{"two relays never share an event", relaysAtOnce},
 	{"an event keeps all its fields", eventFields},
+	{"an event whose text is not UTF-8 is relayed", eventOfInvalidText},
 	{"counters of a key, in order of name", counters},
 	{"list by prefix", listPrefix},
 	{"list page by page", listPages},
