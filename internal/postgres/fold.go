@@ -201,7 +201,7 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 		return &draft{foldRows: n, foldOnly: true}, nil
 	})
 	s.cache.evict()
-	return more && err == nil, err
+	return more, err
 }
 
 // Rest says whether this process rests, which means that it decides nothing for now. While it
@@ -220,12 +220,15 @@ func (s *Store) Rest(ctx context.Context, resting bool) {
 // reads what others wrote. It releases the lock after each chunk.
 func (s *Store) foldLoop() {
 	defer close(s.foldLoopDone)
-	journal.Tend(s.stop, s.log, func() (more bool, err error) {
-		if s.resting.Load() {
-			return false, nil
-		}
-		return s.foldSome(s.stop, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
-	})
+	journal.Tend(s.stop, s.log, func() (more bool, err error) { return s.foldAged(s.stop) })
+}
+
+// foldAged folds some counters that have been dirty for long, unless this process rests.
+func (s *Store) foldAged(ctx context.Context) (more bool, err error) {
+	if s.resting.Load() {
+		return false, nil
+	}
+	return s.foldSome(ctx, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
 }
 
 const (

@@ -32,6 +32,26 @@ func TestRestingStoreDoesNotWriteJournal(t *testing.T) {
 	}
 }
 
+// TestRestingStoreDoesNotReadJournal, and reads all of it when its rest ends: its next decision
+// would have to wait for that.
+func TestRestingStoreDoesNotReadJournal(t *testing.T) {
+	t.Parallel()
+	worker, rests := twoStores(t)
+	setFoldPolicy(worker, worker.foldPolicy)
+	setFoldPolicy(rests, rests.foldPolicy)
+	update(t, rests, batch("a"), setForever("1"))
+	began := rests.lastSeq
+	rests.Rest(t.Context(), true)
+	update(t, worker, batch("a"), setForever("2"))
+	if more, err := rests.foldAged(t.Context()); more || err != nil || rests.lastSeq != began {
+		t.Errorf("while it rests: folded %t, %v; read up to row %d, and up to %d before", more, err, rests.lastSeq, began)
+	}
+	rests.Rest(t.Context(), false)
+	if rests.lastSeq != worker.lastSeq {
+		t.Errorf("read up to row %d of %d", rests.lastSeq, worker.lastSeq)
+	}
+}
+
 // TestStoreThatReadNoJournalFoldsNothing: it has made nothing dirty, and who has will fold it.
 func TestStoreThatReadNoJournalFoldsNothing(t *testing.T) {
 	t.Parallel()

@@ -278,3 +278,21 @@ func TestSessionsOverrideDatabaseDefaults(t *testing.T) {
 		}
 	}
 }
+
+// TestDamagedReceiptIsAnError: with a part of its fingerprint, another request could be taken for
+// the first one with its id.
+func TestDamagedReceiptIsAnError(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Receipts: []engine.Receipt{{ID: "a", ExpiresAt: 1 << 45}}}
+	})
+	exec(t, connect(t, s), `UPDATE receipts SET fingerprint = '\x00'`)
+	err := s.Update(t.Context(), engine.Batch{IDs: []string{"a"}}, func(engine.Snapshot) engine.Changes {
+		t.Error("a decision was made over it")
+		return engine.Changes{}
+	})
+	if err == nil || !strings.Contains(err.Error(), `receipt "a" has a fingerprint of 1 bytes`) {
+		t.Error(err)
+	}
+}

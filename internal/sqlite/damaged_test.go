@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // TestDamagedFileErrorSaysWhatToDo: SQLite's own message does not.
@@ -65,5 +67,25 @@ func TestReadOnlyFileErrorSaysWhatToDo(t *testing.T) {
 	_, err = s.Expire(t.Context(), 1)
 	if err == nil || !strings.Contains(err.Error(), "check the permissions of both") || !strings.Contains(s.Advice(err), "read-only") {
 		t.Errorf("%v; want what to do", err)
+	}
+}
+
+// TestDamagedReceiptIsAnError: with a part of its fingerprint, another request could be taken for
+// the first one with its id.
+func TestDamagedReceiptIsAnError(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
+		return engine.Changes{Receipts: []engine.Receipt{{ID: "a", ExpiresAt: 1 << 45}}}
+	})
+	if _, err := s.conn.ExecContext(t.Context(), `UPDATE receipts SET fingerprint = x'00'`); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Update(t.Context(), engine.Batch{IDs: []string{"a"}}, func(engine.Snapshot) engine.Changes {
+		t.Error("a decision was made over it")
+		return engine.Changes{}
+	})
+	if err == nil || !strings.Contains(err.Error(), `receipt "a" has a fingerprint of 1 bytes`) {
+		t.Error(err)
 	}
 }
