@@ -3,6 +3,8 @@ package postgres
 import (
 	"testing"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // rows returns how many rows the journal has, and the last one's number.
@@ -156,4 +158,31 @@ func TestStopLeavesJournalToActiveWorker(t *testing.T) {
 	}
 	<-stopped
 	expectTable(t, "another goes on", s, map[string]string{}, 1)
+}
+
+// TestWorkerThatMissedRowsForgetsAllDenials: rows that it never read are gone, and may have freed
+// any counter.
+func TestWorkerThatMissedRowsForgetsAllDenials(t *testing.T) {
+	t.Parallel()
+	s, other := twoStores(t)
+	setFoldPolicy(s, s.foldPolicy)
+	setFoldPolicy(other, other.foldPolicy)
+	ask := func() (others engine.Others) {
+		t.Helper()
+		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes { // may be asked twice
+			others.All, others.IDs = others.All || snap.Others.All, append(others.IDs, snap.Others.IDs...)
+			return set("1")(snap)
+		})
+		return others
+	}
+	for when, want := range []bool{true, false} { // it begins, and goes on
+		if got := ask(); got.All != want || len(got.IDs) > 0 {
+			t.Errorf("decision %d: %+v", when, got)
+		}
+	}
+	update(t, other, batch("b"), set("1"))
+	other.foldAll()
+	if got := ask(); !got.All {
+		t.Errorf("after it missed rows: %+v", got)
+	}
 }
