@@ -144,14 +144,17 @@ func TestMissingFirstJournalRowsAreReported(t *testing.T) {
 		return s
 	}
 	exec(t, conn, `DELETE FROM journal WHERE seq < 3`)
-	err := fresh().Update(t.Context(), batch("a"), set("5"))
+	failed := fresh()
+	err := failed.Update(t.Context(), batch("a"), set("5"))
 	if err == nil || !strings.Contains(err.Error(), "begins with row 3") {
 		t.Fatalf("without the rows before: %v", err)
 	}
 	_, repair, _ := strings.Cut(err.Error(), "INSERT")
 	repair, _, _ = strings.Cut(repair, ")")
 	exec(t, conn, "INSERT"+repair+")")
-	if got := state(t, fresh(), "a"); got != "4" {
-		t.Errorf("a is %q", got)
+	for name, s := range map[string]*Store{"who begins": fresh(), "who failed": failed} {
+		if got := state(t, s, "a"); got != "4" {
+			t.Errorf("to %s a is %q", name, got)
+		}
 	}
 }

@@ -1,0 +1,88 @@
+package postgres
+
+import (
+	"fmt"
+	"testing"
+)
+
+// manyKeys returns so many keys that rows of the cache are not marked clean for each row of the
+// journal.
+func manyKeys() (keys []string) {
+	for i := range 4 * cleanPart {
+		keys = append(keys, fmt.Sprint("key:", i))
+	}
+	return keys
+}
+
+// TestCountersFoldedByOthersAreClean to a worker that has read the journal.
+func TestCountersFoldedByOthersAreClean(t *testing.T) {
+	t.Parallel()
+	s, other := twoStores(t)
+	setFoldPolicy(s, s.foldPolicy)
+	setFoldPolicy(other, other.foldPolicy)
+	update(t, other, batch(manyKeys()...), setForever("1"))
+	for i, want := range []int{len(manyKeys()), 0} {
+		if got := state(t, s, "key:0"); got != "1" || s.cache.dirty.n != want {
+			t.Errorf("read %d: the state is %q, and %d counters are dirty; want %d", i, got, s.cache.dirty.n, want)
+		}
+		if _, err := other.foldSome(t.Context(), func() int { return want }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestJournalOfKilledWorkerIsTrimmed by one that makes no decisions.
+func TestJournalOfKilledWorkerIsTrimmed(t *testing.T) {
+	t.Parallel()
+	killed, idle := twoStores(t)
+	setFoldPolicy(killed, killed.foldPolicy)
+	setFoldPolicy(idle, idle.foldPolicy)
+	update(t, killed, batch("a"), setForever("1"))
+	if got := state(t, idle, "a"); got != "1" {
+		t.Fatalf("a is %q", got)
+	}
+	for range 4 {
+		idle.nextRetainFrom.At = idle.nextRetainFrom.At.Add(-retainTime)
+		if _, err := idle.foldSome(t.Context(), func() int { return idle.cache.dirty.n }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first int64
+	scan(t, idle.pool, `SELECT min(seq) FROM journal`, &first)
+	if first <= killed.lastSeq {
+		t.Errorf("the journal begins with row %d; want it behind row %d", first, killed.lastSeq)
+	}
+}
+
+// TestFoldsBeforeRestoreAreForgotten: the table and the journal are restored to what they were before
+// a fold, so the counter that was folded is dirty again.
+func TestFoldsBeforeRestoreAreForgotten(t *testing.T) {
+	t.Parallel()
+	s, other := twoStores(t)
+	setFoldPolicy(s, s.foldPolicy)
+	setFoldPolicy(other, other.foldPolicy)
+	other.shuttingDown = true // so that the journal begins with the row of a, from which on all are needed
+	update(t, other, batch("before"), setForever("1"))
+	if _, err := other.foldSome(t.Context(), func() int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	update(t, other, batch("a"), setForever("1"))
+	update(t, other, batch(manyKeys()...), setForever("1"))
+	conn := connect(t, s)
+	exec(t, conn, `CREATE TABLE backup AS SELECT * FROM journal`)
+	if got := state(t, s, "a"); got != "1" {
+		t.Fatalf("a is %q", got)
+	}
+	if _, err := other.foldSome(t.Context(), func() int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	s.optimisticSkips = 1
+	update(t, s, batch("a"), nothing)
+	if s.foldedTo == nil {
+		t.Fatal("the worker has not read of the fold, or has marked the counter clean at once")
+	}
+	exec(t, conn, `DELETE FROM counters; DELETE FROM journal; INSERT INTO journal SELECT * FROM backup`)
+	if got := state(t, s, "a"); got != "1" {
+		t.Errorf("a is %q", got)
+	}
+}
