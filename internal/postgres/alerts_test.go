@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -116,4 +117,43 @@ func TestResolveSkipsLocked(t *testing.T) {
 		t.Error(err)
 	}
 	resolve(1)
+}
+
+// TestAlertResolvedMeanwhileIsNotOpen: its lock is waited for while another transaction resolves it.
+func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{LockTimeout: time.Minute})
+	g := alerts.GroupID{Rule: "r", Key: "k"}
+	take := func(changes alerts.Changes) (open int, err error) {
+		err = s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{g}}, func(taken alerts.TakeState) (alerts.Changes, error) {
+			open = len(taken.Open)
+			return changes, nil
+		})
+		return open, err
+	}
+	if _, err := take(alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g}}}); err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, s)
+	exec(t, conn, `SET idle_in_transaction_session_timeout = 0`)
+	resolving, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, resolving, `UPDATE alerts SET resolved_at = 1 WHERE id = 'i'`)
+	ended := make(chan error, 1)
+	go func() {
+		open, err := take(alerts.Changes{})
+		if err == nil && open > 0 {
+			err = errors.New("it is open")
+		}
+		ended <- err
+	}()
+	waitForLock(t, s)
+	if err := resolving.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

@@ -86,3 +86,43 @@ func TestFoldsBeforeRestoreAreForgotten(t *testing.T) {
 		t.Errorf("a is %q", got)
 	}
 }
+
+// TestJournalOfSeveralPagesIsRead by a worker that begins, and by one that was away.
+func TestJournalOfSeveralPagesIsRead(t *testing.T) {
+	t.Parallel()
+	away := openAsSoleWriter(t)
+	last := away.lastSeq
+	execute(t, away, fmt.Sprintf(`INSERT INTO journal SELECT %d + i, i, '' FROM generate_series(1, %d) i`, last, 2*journalPage+1))
+	last += 2*journalPage + 1
+	for name, s := range map[string]*Store{"who begins": open(t, Config{URL: away.pool.Config().ConnString()}), "who was away": away} {
+		if got := state(t, s, "a"); got != "1" || s.lastSeq != last {
+			t.Errorf("%s finds a to be %q, and has read up to row %d of %d", name, got, s.lastSeq, last)
+		}
+	}
+	update(t, away, batch("a"), setForever("2"))
+	if got := state(t, away, "a"); got != "2" {
+		t.Errorf("a is %q after a decision", got)
+	}
+}
+
+// TestSizeOfReadJournalCounts: what others have written counts for the bound of the journal.
+func TestSizeOfReadJournalCounts(t *testing.T) {
+	t.Parallel()
+	s, other := twoStores(t)
+	setFoldPolicy(s, s.foldPolicy)
+	setFoldPolicy(other, other.foldPolicy)
+	for _, key := range []string{"a", "b", "c"} {
+		update(t, other, batch(key), setForever("12345"))
+	}
+	if got := state(t, s, "a"); got != "12345" {
+		t.Fatalf("a is %q", got)
+	}
+	d := s.dirtyStats()
+	for m := range d.Since {
+		var want int64
+		scan(t, s.pool, fmt.Sprintf(`SELECT sum(length(changes)) FROM journal WHERE seq >= %d`, m.Seq), &want)
+		if got := d.Journaled - m.Before; got != want {
+			t.Errorf("from row %d on the journal is taken for %d bytes; want %d", m.Seq, got, want)
+		}
+	}
+}

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // execute runs statements on a connection of its own.
@@ -202,4 +205,44 @@ func TestExpireEndsWhenAllRowsAreLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	expire(t, s, 10, 5)
+}
+
+// TestExpireChecksRowsAgain: where an expired row was found another one may be by now.
+func TestExpireChecksRowsAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	setFoldPolicy(s, s.foldPolicy)
+	execute(t, s, `INSERT INTO counters VALUES ('live', '1m', '{}', '', 1::bigint << 45);
+		INSERT INTO receipts VALUES ('live', '', '', 1::bigint << 45)`)
+	for table, found := range map[string]*expiryScan{"counters": &s.counterScan, "receipts": &s.receiptScan} {
+		found.ctids = make([]pgtype.TID, 1)
+		scan(t, s.pool, `SELECT ctid FROM `+table, &found.ctids[0])
+	}
+	expire(t, s, 10, 0)
+	var left int
+	if scan(t, s.pool, `SELECT (SELECT count(*) FROM counters) + (SELECT count(*) FROM receipts)`, &left); left != 2 {
+		t.Errorf("%d of 2 rows are left", left)
+	}
+}
+
+// TestExpiredCounterOfFirstJournalRowStaysRemoved: another counter of that row is dirty since, so
+// that a worker that begins reads it.
+func TestExpiredCounterOfFirstJournalRowStaysRemoved(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	setFoldPolicy(s, s.foldPolicy)
+	s.shuttingDown = true
+	update(t, s, batch("x", "y"), func(snap engine.Snapshot) engine.Changes {
+		c := setForever("old")(snap)
+		c.Counters[0].ExpiresAt = 1
+		return c
+	})
+	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	expire(t, s, 10, 1)
+	begins := open(t, Config{URL: s.pool.Config().ConnString()})
+	if x, y := state(t, begins, "x"), state(t, begins, "y"); x != "" || y != "old" {
+		t.Errorf("a worker that begins sees %q and %q", x, y)
+	}
 }
