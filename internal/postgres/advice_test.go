@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // TestAdviceForServerErrors uses errors of a real server.
@@ -28,5 +32,17 @@ func TestAdviceForServerErrors(t *testing.T) {
 	}
 	if got := s.Advice(errors.New("connection refused")); got != "" {
 		t.Errorf("the advice for an unreachable server is %q", got)
+	}
+}
+
+// TestLostRacesAreConflicts, which the engine runs again at once.
+func TestLostRacesAreConflicts(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]bool{
+		uniqueViolation: true, serializationFailure: true, deadlockDetected: true, lockNotAvailable: false, diskFull: false,
+	} {
+		if err := notCommitted("write", &pgconn.PgError{Code: code}); errors.Is(err, engine.ErrConflict) != want || sqlState(err) != code {
+			t.Errorf("%s: %v; want a conflict: %t", code, err, want)
+		}
 	}
 }

@@ -157,3 +157,42 @@ func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTransactionThatWaitedForLockRunsAgain, since locks are held briefly.
+func TestTransactionThatWaitedForLockRunsAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{LockTimeout: 500 * time.Millisecond})
+	if err := s.AddDelivery(t.Context(), alerts.Delivery{Channel: "c", Message: alerts.Message{ID: "m"}}); err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, s)
+	exec(t, conn, `SET idle_in_transaction_session_timeout = 0`)
+	holds, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, holds, `SELECT FROM alert_deliveries FOR UPDATE`)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.SaveResults(t.Context(), []alerts.DeliveryResult{{ID: "m/c", State: alerts.DeliverySent}})
+	}()
+	attempts := map[time.Time]bool{}
+	for len(attempts) < 2 {
+		var began *time.Time
+		scan(t, s.pool, `SELECT max(xact_start) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, &began)
+		if began != nil {
+			attempts[*began] = true
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended while the row was locked: %v", err)
+		default:
+		}
+	}
+	if err := holds.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -302,3 +302,21 @@ func TestCutConnectionsChargeExactlyWhatWasAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestShortWriteIsNotConfirmed: the row is in the journal, but not everything that was decided was
+// written.
+func TestShortWriteIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	conn := connect(t, s)
+	exec(t, conn, `CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	exec(t, conn, `CREATE TRIGGER skip BEFORE INSERT ON receipts FOR EACH ROW EXECUTE FUNCTION skip()`)
+	err := s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
+		c := set("1")(snap)
+		c.Receipts = []engine.Receipt{{ID: "a", ExpiresAt: 1 << 45}}
+		return c
+	})
+	if !errors.Is(err, engine.ErrCommitUnknown) || !errors.Is(err, errRowCount) {
+		t.Errorf("0 of 1 receipts were written: %v", err)
+	}
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
@@ -67,5 +70,52 @@ func TestReportHasTimeoutOfItsJob(t *testing.T) {
 	var after string
 	if err := s.relay.QueryRow(t.Context(), `SHOW statement_timeout`).Scan(&after); err != nil || after != "10s" {
 		t.Errorf("the next statement may take %s, %v", after, err)
+	}
+}
+
+// TestStatementTimeoutOfURLHoldsForReports, as for everything else.
+func TestStatementTimeoutOfURLHoldsForReports(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{URL: testenv.Postgres(t) + "&statement_timeout=7s"})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	got, err := report(ctx, s, oneColumn[string], `SHOW statement_timeout`)
+	if err != nil || !slices.Equal(got, []string{"7s"}) {
+		t.Errorf("a statement may take %q, %v", got, err)
+	}
+}
+
+// TestUsageErrorSaysWhetherItMayBeStored: what was refused is written again, and what may be stored
+// is not, or it would count twice.
+func TestUsageErrorSaysWhetherItMayBeStored(t *testing.T) {
+	t.Parallel()
+	for what, add := range map[string]func(ctx context.Context, s *Store, key string) error{
+		"counts": func(ctx context.Context, s *Store, key string) error {
+			return s.AddUsage(ctx, []usage.Count{{ID: usage.ID{Key: key}, Allowed: 1}})
+		},
+		"requests": func(ctx context.Context, s *Store, key string) error {
+			return s.AddRequests(ctx, []usage.Request{{Key: key}})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			proxy := startProxy(t, testenv.Postgres(t))
+			s := open(t, Config{URL: proxy.url})
+			if err := add(t.Context(), s, "no text\x00"); err == nil || errors.Is(err, engine.ErrCommitUnknown) {
+				t.Errorf("refused: %v", err)
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := add(ended, s, "late"); err == nil || errors.Is(err, engine.ErrCommitUnknown) {
+				t.Errorf("not sent: %v", err)
+			}
+			proxy.loseAnswers()
+			if err := add(t.Context(), s, "stored"); !errors.Is(err, engine.ErrCommitUnknown) {
+				t.Errorf("stored, but the answer is lost: %v", err)
+			}
+			if err := add(t.Context(), s, "stored too"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
