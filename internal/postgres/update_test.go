@@ -2,7 +2,9 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +83,31 @@ func TestWritesOfOtherWorkersAreReadInTurn(t *testing.T) {
 	// optimistic again.
 	expect(t, "after a failure", write(t, s, "3"), inTurn, "2")
 	expect(t, "then", write(t, s, "4"), optimistic, "3")
+	// That one succeeded, so a further failure costs no more than the first.
+	update(t, other, batch("b"), set("other"))
+	expect(t, "another row changed", write(t, s, "5"), staleThenInTurn, "4")
+	expect(t, "after another failure", write(t, s, "6"), inTurn, "5")
+	expect(t, "then", write(t, s, "7"), optimistic, "6")
+}
+
+// TestCanceledDecisionIsNotInDoubt: nothing was sent, so the journal is not searched for it.
+func TestCanceledDecisionIsNotInDoubt(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	s := open(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	setFoldPolicy(s, s.foldPolicy)
+	write(t, s, "1")
+	for name, skips := range map[string]int{"optimistic": 0, "in turn": 1} {
+		s.optimisticSkips = skips
+		ctx, cancel := context.WithCancel(t.Context())
+		err := s.Update(ctx, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+			cancel()
+			return set("2")(snap)
+		})
+		if !errors.Is(err, context.Canceled) || log.Len() > 0 {
+			t.Errorf("%s: %v; logged %q", name, err, log.String())
+		}
+	}
 }
 
 func TestOptimisticDecisionIsStaleIfClockIsOff(t *testing.T) {
@@ -226,6 +253,25 @@ func TestAwaitedTurnDecidesAfterRequestsArrive(t *testing.T) {
 		if unsure && (len(asked) != 2 || last.Until != 0 || last.Now < clock) {
 			t.Errorf("at %d or later: decided again %d times, at %d", clock, len(asked)-1, last.Now)
 		}
+	}
+}
+
+// TestLostTurnIsNoticed, also by a batch that only reads the clock: another worker may have written
+// since.
+func TestLostTurnIsNoticed(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	write(t, s, "1")
+	var b engine.Batch
+	b.Turn = awaitTurn(t, s)
+	exec(t, connect(t, s), `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'idle in transaction'`)
+	err := s.Update(t.Context(), b, func(engine.Snapshot) engine.Changes {
+		t.Error("a decision was made")
+		return engine.Changes{}
+	})
+	if err == nil {
+		t.Error("no error")
 	}
 }
 
