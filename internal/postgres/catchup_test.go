@@ -3,6 +3,8 @@ package postgres
 import (
 	"fmt"
 	"testing"
+
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // manyKeys returns so many keys that rows of the cache are not marked clean for each row of the
@@ -27,6 +29,22 @@ func TestCountersFoldedByOthersAreClean(t *testing.T) {
 		}
 		if _, err := other.foldSome(t.Context(), func() int { return want }); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestCounterFoldedAndChangedIsDirtySinceThen: a worker that has read both needs no earlier row of
+// the journal.
+func TestCounterFoldedAndChangedIsDirtySinceThen(t *testing.T) {
+	t.Parallel()
+	s, other := twoStores(t)
+	setFoldPolicy(s, s.foldPolicy)
+	setFoldPolicy(other, storetest.FoldPolicies[0]) // which folds with each transaction
+	for _, want := range []string{"1", "2"} {
+		update(t, other, batch("a"), setForever(want))
+		if got := state(t, s, "a"); got != want || s.cache.dirty.n != 1 || s.cache.dirty.oldest().dirtySince.Seq != s.lastSeq {
+			t.Errorf("the state is %q, and %d counters are dirty since row %d; want %q and row %d",
+				got, s.cache.dirty.n, s.cache.dirty.oldest().dirtySince.Seq, want, s.lastSeq)
 		}
 	}
 }

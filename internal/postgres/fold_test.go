@@ -139,6 +139,8 @@ func TestNoWriteThroughWhileOthersWrite(t *testing.T) {
 	expectTable(t, "another wrote before", s, map[string]string{"a": "1", "b": "1", "c": "1"}, 2)
 	update(t, s, batch("c"), setForever("2"))
 	expectTable(t, "none did", s, map[string]string{"a": "1", "b": "1", "c": "2"}, 2)
+	update(t, s, batch("a"), setForever("3"))
+	expectTable(t, "it has changed since it was read", s, map[string]string{"a": "1", "b": "1", "c": "2"}, 2)
 }
 
 // TestCleanStopEmptiesJournal, even if the last change needs no folding: an older

@@ -161,3 +161,24 @@ func TestEventsWithReusedNumbersAreRelayed(t *testing.T) {
 		t.Errorf("relayed %q", got)
 	}
 }
+
+// TestMarksOfPublishedEventsAreRemoved, with the next events that the stream refuses.
+func TestMarksOfPublishedEventsAreRemoved(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	insert := `INSERT INTO outbox (id, type, data) VALUES ('%s', 'limits.warning', '{}')`
+	for _, id := range []string{"published", "stays"} {
+		execute(t, s, fmt.Sprintf(insert, id))
+		if err := s.RefuseEvents(t.Context(), []string{id}); err != nil {
+			t.Fatal(err)
+		}
+		if id == "published" {
+			publish(t, s, 1)
+		}
+	}
+	var marks, waiting int
+	scan(t, s.pool, `SELECT (SELECT count(*) FROM outbox_refused), (SELECT count(*) FROM outbox)`, &marks, &waiting)
+	if marks != 1 || waiting != 1 {
+		t.Errorf("%d marks of %d events", marks, waiting)
+	}
+}
