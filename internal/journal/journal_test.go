@@ -52,6 +52,9 @@ func TestRow(t *testing.T) {
 			t.Errorf("cut off at byte %d, and no error", i)
 		}
 	}
+	if _, err := Open(make([]byte, 4)); err == nil { // the checksum of nothing
+		t.Error("a row without a version was opened")
+	}
 	if p := (Parser{3}); p.Kind(new(byte), 3) {
 		t.Error("an unknown kind was read")
 	}
