@@ -175,7 +175,8 @@ type Store interface {
 	EndDeliveries(ctx context.Context, o Overdue, reason func(*Delivery) string) ([]Delivery, error)
 	// WaitingDeliveries counts waiting deliveries by channel.
 	WaitingDeliveries(ctx context.Context) (map[string]int64, error)
-	// DeliveriesOf returns the deliveries whose id begins with the given id and a dot: those of an alert, a digest or a test.
+	// DeliveriesOf returns the deliveries whose id begins with the given id and a dot (those of an alert) or a slash (those of a
+	// digest or a test).
 	DeliveriesOf(ctx context.Context, alert string, max int) ([]Delivery, error)
 	// DeadDeliveries returns dead letters in order of id.
 	DeadDeliveries(ctx context.Context, f DeadFilter) ([]Delivery, error)
