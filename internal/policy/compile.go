@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -154,7 +155,7 @@ func (c *compiler) checkDeclared(name, path string) {
 // checkName validates the name of a policy, limit, tier or group.
 func (c *compiler) checkName(name, path string) {
 	switch {
-	case name == "" && !c.Reported(path):
+	case name == "":
 		c.Add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
 	case name != "" && !namePattern.MatchString(name):
 		c.Add(path, "%s is not a valid name; want 1 to 64 letters, digits and . _ - /", yamlfile.Quote(name))
@@ -179,8 +180,8 @@ func (c *compiler) compilePolicy(spec *Policy, path string) *policy {
 }
 
 func (c *compiler) compileCondition(cond Condition, path string) matcher {
-	for attribute, patterns := range cond {
-		at := yamlfile.Join(path, attribute)
+	for _, attribute := range slices.Sorted(maps.Keys(cond)) { // sorted, so that the same file always gives the same mistakes
+		patterns, at := cond[attribute], yamlfile.Join(path, attribute)
 		c.checkDeclared(attribute, at)
 		if len(patterns) > maxPatterns {
 			c.Add(at, "has %d patterns; want at most %d", len(patterns), maxPatterns)
@@ -200,7 +201,7 @@ func (c *compiler) checkExemption(p *policy, e matcher, path string) {
 	if len(e) == 0 || c.Has(path) {
 		return
 	}
-	if p.match != nil && p.match.implies(e, nil) {
+	if p.match.implies(e, nil) {
 		c.Add(path, "matches every request that match does, so the policy never applies; narrow it")
 	}
 	for _, m := range p.match {
@@ -229,14 +230,14 @@ func (c *compiler) compileSettings(p *policy, path string) {
 	}
 	if spec.Group != "" {
 		c.checkName(spec.Group, path+".group")
-		if p.match == nil && !c.Reported(path+".match") {
+		if p.match == nil && !c.Has(path+".match") {
 			c.Add(path+".group", "needs a match: only the first matching policy of a group applies")
 		}
 		if p.group = slices.Index(c.groups, spec.Group); p.group < 0 {
 			p.group, c.groups = len(c.groups), append(c.groups, spec.Group)
 		}
 	}
-	if w := spec.Warning; w != nil && !c.Reported(path+".warning") {
+	if w := spec.Warning; w != nil {
 		if *w < 0 || *w > 1 {
 			c.Add(path+".warning", "%v is out of range; want 0 to 1", *w)
 		} else {
