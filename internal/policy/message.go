@@ -35,6 +35,8 @@ func (c *compiler) message(spec *Policy, path string) string {
 			return ""
 		case name == "unit" && spec.Unit == "":
 			c.Add(path, "uses {unit}, but the policy has no unit; add one, such as unit: requests")
+		case name == "unit" && strings.Contains(spec.Unit, "{"): // a placeholder in it would be replaced, too
+			c.Add(path, "uses {unit}, but the unit has a {; remove it there")
 		case !slices.Contains(placeholders, name):
 			c.Add(path, "unknown placeholder {%s}%s; want one of {%s}", strings.Trim(yamlfile.Quote(name), `"`),
 				yamlfile.DidYouMean(name, placeholders), strings.Join(placeholders, "}, {"))
@@ -91,7 +93,7 @@ var wordUnits = []struct {
 // httplimit has the same words, and cannot import them.
 func waitInWords(millis int64) string {
 	units := func(length int64) int64 { return (millis + length - 1) / length }
-	seconds, minutes, hours := max(1, units(1000)), units(60_000), units(3_600_000)
+	seconds, minutes, hours := units(1000), units(60_000), units(3_600_000)
 	switch {
 	case seconds < 60:
 		return amountOf(seconds, "second")
