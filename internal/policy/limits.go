@@ -64,7 +64,6 @@ func (c *compiler) nameLimits(spec *Policy, path string) {
 		case c.Given(at + ".name"): // it is empty, which was reported
 		case l.Window != "": // the window is validated later, and every valid window is a valid name
 			l.Name = l.Window
-			c.LocateAt(at+".name", at)
 		case l.Limit == Unlimited && !c.Has(at):
 			c.Add(at+".name", "is missing; a limit without a window needs one")
 		}
@@ -179,7 +178,7 @@ func (c *compiler) reportMistake(changes []change, field string, err error) {
 	path, message := last.path+"."+field, err.Error()
 	if !c.Given(path) && !strings.HasPrefix(message, "is missing") {
 		path = last.path
-		if value, ok := neutralValues[field]; ok && len(before) > 0 {
+		if value, ok := neutralValues[field]; ok {
 			message += "; add " + field + ": " + value
 		}
 	}

@@ -228,7 +228,7 @@ func subscriberAddress(v string) (string, error) {
 	if a = a.Unmap(); a.Is4() {
 		return a.String(), nil
 	}
-	network, err := a.WithZone("").Prefix(64)
+	network, err := a.Prefix(64) // without the zone
 	if err != nil {
 		return "", err
 	}

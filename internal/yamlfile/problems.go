@@ -100,9 +100,6 @@ func (p *Problems) Add(path, format string, args ...any) {
 // Given reports whether the path exists in the file.
 func (p *Problems) Given(path string) bool { _, ok := p.lines[path]; return ok }
 
-// LocateAt makes problems of a path that the file does not have appear at the line of another one.
-func (p *Problems) LocateAt(path, other string) { p.lines[path] = p.line(other) }
-
 // Reported reports whether there is a mistake at exactly this path.
 func (p *Problems) Reported(path string) bool { return p.reported[path] }
 
