@@ -386,6 +386,9 @@ func TestMessages(t *testing.T) {
 		{"Please wait {retry} before trying again.", "1d", 5, 86_400_001, "Please wait 25 hours before trying again."},
 		{"Please wait {retry} before trying again.", "1h", 5, 59*60_000 + 1000, "Please wait 1 hour before trying again."},
 		{"Please wait {retry} before trying again.", "1d", 5, 23*3_600_000 + 1000, "Please wait 1 day before trying again."},
+		{"Please wait {retry} before trying again.", "60s", 5, 59_001, "Please wait 1 minute before trying again."},
+		{"Please wait {retry} before trying again.", "2d", 5, 48 * 3_600_000, "Please wait 2 days before trying again."},
+		{"{window}", "1500ms", 5, 1, "in 1500 milliseconds"},
 		{"{retry} {name} {key} {remaining} {cost} {window}", "5m", 5, 1, "1 second n k 0 3 in 5 minutes"},
 	} {
 		r := engine.Result{Name: "n", Key: "k", Limit: 5, Used: c.used, RetryAfter: c.retry, Window: c.window, Message: c.message}
