@@ -22,3 +22,17 @@ func TestGlobs(t *testing.T) {
 		}
 	}
 }
+
+func TestAnyLooksAtEveryPattern(t *testing.T) {
+	t.Parallel()
+	if patterns := []string{"a", "b*"}; !glob.Any(patterns, "a") || !glob.Any(patterns, "bc") || glob.Any(patterns, "c") || glob.Any(nil, "") {
+		t.Error("Any is not true for exactly the texts that fit one of the patterns")
+	}
+}
+
+func TestOnlyAStarMakesAPattern(t *testing.T) {
+	t.Parallel()
+	if !glob.Is("a*b") || glob.Is("a?[b]") || glob.Is("") {
+		t.Error("Is is not true for exactly the texts with a *")
+	}
+}

@@ -23,6 +23,12 @@ func TestExplain(t *testing.T) {
 	if d := cmp.Diff(limits, e.Policies[0].Limits); d != "" || e.Policies[0].Tier != "PRO" || e.Policies[4].Mode != "shadow" {
 		t.Error(d, e.Policies[0].Tier, e.Policies[4].Mode)
 	}
+	if e := full(t).Explain(Question{Policy: "chat", Tier: "GOLD", Now: noon, Attributes: map[string]string{"user": "7"}}); e.Policies[0].Tier != "" {
+		t.Errorf("the policy is shown with tier %s, which it does not have", e.Policies[0].Tier)
+	}
+	if e := full(t).Explain(Question{Policy: "cha"}); e.Error != `unknown policy "cha"; the policies are chat, enrichment, api, open, trial` {
+		t.Error(e.Error)
+	}
 	for _, c := range []struct{ policy, user, want string }{
 		{"", "7", "trial: the request has no attribute route"},
 		{"trial", "7", "trial: attribute route is missing or empty; the key of limit burst needs it"},

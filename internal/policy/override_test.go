@@ -31,6 +31,7 @@ func TestOverrides(t *testing.T) {
 		{"chat", "day", "gen:ann"}:       {Limit: 9},
 		{"trial", "burst", "u:ann:chat"}: {Burst: &burst},
 		{"api", "month", "quota:ann"}:    {Burst: &burst},
+		{"chat", "day", "gen:cid"}:       {Window: "1h"},
 	}
 	s := full(t)
 	ask := func(policy, tier, user string) (out []int64) {
@@ -48,6 +49,7 @@ func TestOverrides(t *testing.T) {
 		{ask("chat", "", "ann"), []int64{6, 9}},
 		{ask("chat", "", "bob"), []int64{50}},
 		{ask("chat", "ENTERPRISE", "ann"), []int64{6, 9}}, // unlimited by its tier, and limited by the override
+		{ask("chat", "ENTERPRISE", "cid"), []int64{100}},  // another window is no limit
 		{ask("trial", "", "ann"), []int64{104}},
 		{ask("api", "", "ann"), []int64{1000}}, // the burst is not valid for the limit
 	} {
@@ -62,8 +64,10 @@ func TestOverridesMayBeTheOnlyLimits(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `policies: [{name: quota, match: {user: "*"}, limits: [{key: "q:{user}", limit: unlimited, window: month}]}]`)
 	o := override{ID: overrides.ID{Policy: "quota", Name: "month", Subject: "q:ann"}, Limit: 25}
-	if err := s.CheckOverride(&o); err != nil {
-		t.Error(err)
+	for _, o := range []override{o, {ID: o.ID, Unlimited: true}} {
+		if err := s.CheckOverride(&o); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
 	}
 	for user, want := range map[string]ExplainedLimit{
 		"ann": {Name: "month", Key: "q:ann", Limit: 25, Window: "month", Algorithm: "fixed_window", Override: "q:ann"},
@@ -110,6 +114,7 @@ func TestCheckOverride(t *testing.T) {
 		{"chat", "minute", "gen:acme-*", override{Limit: 6}, ""},
 		{"open", "global", "open", override{Limit: 6}, ""},
 		{"open", "global", "op*", override{Limit: 6}, ""},
+		{"trial", "burst", "u:ann:chat", override{Unlimited: true}, ""},
 		{"trial", "burst", "u:ann:chat", override{Burst: &burst}, ""},
 		{"chta", "minute", "gen:ann", override{Limit: 6}, `unknown policy "chta"; the policies are `},
 		{"chat", "1m", "gen:ann", override{Unlimited: true}, `unknown limit "1m"; policy chat has minute, day`},
@@ -134,7 +139,7 @@ func TestCheckOverride(t *testing.T) {
 func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
 	t.Parallel()
 	s, burst := parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: 9, window: 1h}, {name: m, key: k, limit: 9, window: 1h}],
-  tiers: {PRO: {n: {algorithm: token_bucket}}}}]`), int64(4)
+  tiers: {PRO: {n: {algorithm: token_bucket}, m: {key: "pro"}}}}]`), int64(4)
 	for name, want := range map[string]string{"n": "", "m": "burst needs algorithm token_bucket"} {
 		err := s.CheckOverride(&override{ID: overrides.ID{Policy: "p", Name: name, Subject: "k"}, Burst: &burst})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
@@ -175,6 +180,7 @@ func TestCheckOverrideKnowsFilters(t *testing.T) {
 		{"{ip}:{user}", "2001%3Adb8%3A%3A/64:ann", ""},
 		{"{ip}:{user}", "2001%3Adb8%3A%3A1:ann", `turn it into "2001%3Adb8%3A%3A/64:ann"`},
 		{"{ip}:{user}", "2001:db8::/64:ann", "want a key"},
+		{"s:{user}", "s:", `no key of this limit matches "s:"; want a key`},
 		{"s:{email|lower}", "s:a@b.example", ""},
 		{"s:{email|lower}", "s:A@B.example", `turn it into "s:a@b.example"`},
 		{"{email|lower}:{user}", "a@b.example:Ann:b", ""},

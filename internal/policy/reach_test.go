@@ -36,18 +36,20 @@ func TestUnreachablePoliciesAreReported(t *testing.T) {
 		policies []string
 		never    bool // the last one
 	}{
-		"the key needs what may be empty":         {[]string{user, anonymous}, false},
-		"of other patterns too":                   {[]string{user, `match: {user: ["**", bob]}, ` + keyed("anonymous")}, false},
-		"and another limit does not":              {[]string{`match: {user: "*"}, ` + keyed("all", "u:{user}"), anonymous}, false},
-		"both keys need it":                       {[]string{user, user}, true},
-		"the later key needs it":                  {[]string{anonymous, user}, true},
-		"no key needs it":                         {[]string{anonymous, anonymous}, true},
-		"no pattern fits the empty text":          {[]string{user, `match: {user: ["b*", bob]}, ` + keyed("anonymous")}, true},
-		"one pattern fits it":                     {[]string{user, `match: {user: ["b*", "*"]}, ` + keyed("anonymous")}, false},
-		"in a tier the later key does not":        {[]string{user, `match: {user: "*"}, limits: [{name: l, key: "u:{user}", limit: 1, window: 1m}], tiers: {t: {l: {limit: unlimited}}}`}, false},
-		"an attribute that only the key has":      {[]string{`match: {ip: "*"}, ` + keyed("{ip}"), `match: {user: bob}, ` + keyed("{ip}")}, true},
-		"what an exempt request lacks":            {[]string{`match: {user: "*"}, ` + keyed("{ip}"), `match: {user: "*"}, exempt: {user: bob}, ` + keyed("{ip}")}, false},
-		"what an exempt request has by its match": {[]string{user, `match: {user: "b*"}, exempt: {user: bob}, ` + keyed("anonymous")}, true},
+		"the key needs what may be empty":               {[]string{user, anonymous}, false},
+		"of other patterns too":                         {[]string{user, `match: {user: ["**", bob]}, ` + keyed("anonymous")}, false},
+		"and another limit does not":                    {[]string{`match: {user: "*"}, ` + keyed("all", "u:{user}"), anonymous}, false},
+		"both keys need it":                             {[]string{user, user}, true},
+		"the later key needs it":                        {[]string{anonymous, user}, true},
+		"no key needs it":                               {[]string{anonymous, anonymous}, true},
+		"no pattern fits the empty text":                {[]string{user, `match: {user: ["b*", bob]}, ` + keyed("anonymous")}, true},
+		"one pattern fits it":                           {[]string{user, `match: {user: ["b*", "*"]}, ` + keyed("anonymous")}, false},
+		"in a tier the later key does not":              {[]string{user, `match: {user: "*"}, limits: [{name: l, key: "u:{user}", limit: 1, window: 1m}], tiers: {t: {l: {limit: unlimited}}}`}, false},
+		"an attribute that only the key has":            {[]string{`match: {ip: "*"}, ` + keyed("{ip}"), `match: {user: bob}, ` + keyed("{ip}")}, true},
+		"the address in its short form is another text": {[]string{`match: {ip: "2001:db8:0:*"}, ` + keyed("k"), `match: {ip: "2001:db8:0::1"}, ` + keyed("k")}, false},
+		"the address in its short form fits too":        {[]string{`match: {ip: "2001:db8:*"}, ` + keyed("k"), `match: {ip: "2001:db8:0::1"}, ` + keyed("k")}, true},
+		"what an exempt request lacks":                  {[]string{`match: {user: "*"}, ` + keyed("{ip}"), `match: {user: "*"}, exempt: {user: bob}, ` + keyed("{ip}")}, false},
+		"what an exempt request has by its match":       {[]string{user, `match: {user: "b*"}, exempt: {user: bob}, ` + keyed("anonymous")}, true},
 	} {
 		_, err := Parse("f", []byte(group(c.policies...)), options)
 		if never := err != nil && strings.Contains(err.Error(), "never applies"); never != c.never || !never && err != nil {

@@ -50,13 +50,15 @@ func TestAddressMatchesInAnyNotation(t *testing.T) {
 - {name: six, match: {ip: "2001:DB8:*"}, exempt: [{ip: "2001:0db8::9"}], limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: mapped, match: {ip: "::ffff:198.51.100.*"}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: long, match: {ip: ["2001:0db9:*", "2001:dba::/64"]}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
+- {name: link, match: {ip: "fe80::1"}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: host, match: {host: "2001:DB8::*"}, limits: [{name: n, key: "{host}", limit: 1, window: 1h}]}
 `)
 	for _, c := range []struct{ attribute, value, want string }{
 		{"ip", "203.0.113.9", "[four]"}, {"ip", "::ffff:203.0.113.9", "[four]"}, {"ip", "::FFFF:cb00:7109", "[four]"}, {"ip", "203.0.114.9", "[]"},
 		{"ip", "2001:db8::1", "[six]"}, {"ip", "2001:0DB8:0:0::1", "[six]"}, {"ip", "2001:db8::1%eth0", "[six]"}, {"ip", "2001:db8::/64", "[six]"},
 		{"ip", "2001:DB8:0::9", "[]"}, {"ip", "::ffff:198.51.100.7", "[mapped]"}, {"ip", "2001:0db9:0000:0000:0000:0000:0000:0001", "[long]"},
-		{"ip", "2001:DBA:0::/64", "[long]"}, {"host", "2001:DB8::1", "[host]"}, {"host", "2001:db8::1", "[]"},
+		{"ip", "2001:DBA:0::/64", "[long]"}, {"ip", "2001:dba::5/64", "[long]"}, {"ip", "fe80::1%eth0", "[link]"},
+		{"host", "2001:DB8::1", "[host]"}, {"host", "2001:db8::1", "[]"},
 	} {
 		r, err := s.Resolve(Question{Attributes: map[string]string{c.attribute: c.value}})
 		applied := []string{}

@@ -21,6 +21,7 @@ func TestSpans(t *testing.T) {
 		{"before", friday, 5*day + 22*hour - 1, -1}, {"begins", friday, 5*day + 22*hour, 6*day + 7*hour},
 		{"the next day", friday, 6 * day, 6*day + 7*hour}, {"ended", friday, 6*day + 7*hour, -1},
 		{"to the end of the week", saturday, 6*day + 23*hour, week.Minutes}, {"from the start of the week", saturday, 0, 7 * hour},
+		{"until the same time of the next day", week.New([]int{1}, 7*hour, 7*hour), 2*day + 7*hour - 1, 2*day + 7*hour},
 		{"all day", week.New([]int{1}, 0, day), 2*day - 1, 2 * day},
 	} {
 		if got := c.spans.End(c.at); got != c.end || c.spans.Holds(c.at) != (c.end >= 0) {
