@@ -2,6 +2,7 @@ package yamlfile
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -226,4 +227,47 @@ func TestNestingBoundIsExactForValidFiles(t *testing.T) {
 			t.Fatalf("%d levels, and %d are read", most, nested(root))
 		}
 	})
+}
+
+// TestLargestFileIsRead, and of one that has a byte more nothing: what was read of it could be a valid file.
+func TestLargestFileIsRead(t *testing.T) {
+	t.Parallel()
+	const comment = "# 8 bytes\n"
+	text := string(version(1))
+	text += strings.Repeat(comment, (MaxFileBytes-len(text))/len(comment)-1)
+	text += strings.Repeat("#", MaxFileBytes-len(text))
+	for more, want := range map[string]string{"": "", "\n": "f:1: the file has more than 1048576 bytes; "} {
+		path := filepath.Join(t.TempDir(), "f")
+		write(t, path, []byte(text+more))
+		data, err := ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = parsePair("f", data); want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%d bytes: %v, want %q", len(text+more), err, want)
+		}
+	}
+}
+
+// TestBoundsOfLinesAreInclusive: as much as the messages say is accepted.
+func TestBoundsOfLinesAreInclusive(t *testing.T) {
+	t.Parallel()
+	for want, line := range map[string]func(more int) string{
+		"the line has more than 4096 bytes; split it":               func(more int) string { return "#" + strings.Repeat("x", 4095+more) + "\n" },
+		"more than 100 blank lines in a row; remove some":           func(more int) string { return strings.Repeat(" \n", 100+more) },
+		"the line is indented by more than 256 spaces; indent by 2": func(more int) string { return "b:\n" + strings.Repeat(" ", 256+more) + "- x\n" },
+		"more than 64 brackets are open at once; close some": func(more int) string {
+			return "b: " + strings.Repeat("[", 64+more) + strings.Repeat("]", 64+more) + "\n"
+		},
+		"more than 64 lists begin on one line; split it":            func(more int) string { return "b:\n  " + strings.Repeat("- ", 64+more) + "x\n" },
+		"more than 2000 values in one pair of brackets; put each":   func(more int) string { return "b: [x" + strings.Repeat(",x", 2000+more) + "]\n" },
+		"more than 2000 lines with the same indent, the most names": func(more int) string { return "b:\n" + strings.Repeat("  x: 1\n", 2000+more) },
+	} {
+		if _, wrong := tree("a: x\n" + line(0) + "c: x\n"); wrong != "" {
+			t.Errorf("as much as is allowed: %s", wrong)
+		}
+		if _, wrong := tree("a: x\n" + line(1) + "c: x\n"); !strings.Contains(wrong, want) {
+			t.Errorf("one more: %s, want %s", wrong, want)
+		}
+	}
 }

@@ -116,11 +116,8 @@ func (p *Problems) line(path string) int {
 	}
 }
 
-// parent removes the last step of a path such as a.b[2]["x.y"].
+// parent removes the last step of a path such as a.b[2]["x.y"], or a part of it, which is no path of any file.
 func parent(path string) string {
-	if strings.HasSuffix(path, `"]`) {
-		return path[:max(0, strings.LastIndex(path, `["`))]
-	}
 	return path[:max(0, strings.LastIndexAny(path, ".["))]
 }
 
@@ -156,7 +153,7 @@ func Quote(s string) string {
 func DidYouMean(word string, known []string) string {
 	best, least := "", 1+len(word)/3
 	for _, k := range known {
-		if d := distance(word, k); d <= least && d < max(len(word), 2) {
+		if d := distance(word, k); d <= least {
 			best, least = k, d-1
 		}
 	}
