@@ -29,6 +29,8 @@ func TestEachMistakeIsExplained(t *testing.T) {
 		{`name: ""`, "name: is empty; fill it, or remove it", ""},
 		{"name:", "name: has no value; give one, or remove it", ""},
 		{"name: [x]", "name: must be text; got a list", ""},
+		{"name: {x}", `name: must be text; got a mapping; quote a text that contains { }, such as "x:{user}"`, ""},
+		{"name:\n  x: a\n  y: b", "name: must be text; got a mapping", ""},
 		{"name: 7", `name: must be text; quote it: "7"`, "name: must be text; quote it"},
 		{"name: a\u200bb", `name: "a\u200bb" contains the character U+200B, which is not printable; remove it`, "name: contains the character U+200B, which is not printable; remove it"},
 		{"name: a\ufffdb", `name: "a�b" contains the character U+FFFD, which is not printable; remove it`, "name: contains the character U+FFFD, which is not printable; remove it"},
@@ -57,6 +59,16 @@ func TestEachMistakeIsExplained(t *testing.T) {
 				t.Errorf("%q, private %t:\n%v\nwant %s", c.text, private, err, want)
 			}
 		}
+	}
+}
+
+// TestEachHiddenNameIsReported: names that may be secrets are hidden, but not from the number of mistakes.
+func TestEachHiddenNameIsReported(t *testing.T) {
+	t.Parallel()
+	const what = "unknown field; want one of name, count, part, on, list, map"
+	want := "f:1: [\"…\"]: " + what + "\nf:2: [\"……\"]: " + what
+	if err := readExample(true, "s3cret: x\nt0ken: y\n"); err == nil || err.Error() != want {
+		t.Errorf("%v\nwant\n%s", err, want)
 	}
 }
 
