@@ -338,7 +338,7 @@ func TestLogWritesALineBySeverity(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewJSONHandler(&out, nil))
 		c := made(t, cfg, &alerts.ChannelSpec{Name: "lines", Kind: alerts.ChannelLog})
 		m := message()
-		m.Severity, m.Kind, m.Text = test.severity, test.kind, "a\nb"
+		m.Severity, m.Kind, m.Title, m.Text = test.severity, test.kind, strings.Repeat("ü", maxLogText+1), "a\nb"
 		if err := c.Send(context.Background(), m); err != nil {
 			t.Fatal(err)
 		}
@@ -347,6 +347,7 @@ func TestLogWritesALineBySeverity(t *testing.T) {
 			t.Fatalf("%q is not one line of JSON: %v", out.String(), err)
 		}
 		if line["level"] != test.level || line["id"] != m.ID || line["channel"] != "lines" || line["text"] != m.Text ||
+			line["title"] != strings.Repeat("ü", maxLogText)+"…" ||
 			line["at"] != time.UnixMilli(m.Time).UTC().Format(time.RFC3339Nano) {
 			t.Errorf("severity %s: %v", test.severity, line)
 		}

@@ -39,9 +39,9 @@ func TestGuardKnowsWhatIsPublic(t *testing.T) {
 
 func TestGuardAllowsRanges(t *testing.T) {
 	t.Parallel()
-	g := guard{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}
+	g := guard{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("fe80::/10")}
 	for addr, want := range map[string]bool{
-		"10.1.2.3": true, "::ffff:10.1.2.3": true, "fd12::1": true, "10.2.0.1": false, "127.0.0.1": false, "fc00::1": false,
+		"10.1.2.3": true, "::ffff:10.1.2.3": true, "fd12::1": true, "fe80::1%eth0": true, "10.2.0.1": false, "127.0.0.1": false, "fc00::1": false,
 	} {
 		if err := g.check(netip.MustParseAddr(addr)); (err == nil) != want {
 			t.Errorf("%s: error %v, want allowed %t", addr, err, want)

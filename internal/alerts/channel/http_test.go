@@ -5,9 +5,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // pipes is a listener whose connections are in memory, so that they follow the test's clock.
@@ -92,4 +96,57 @@ func TestDeadConnectionIsDropped(t *testing.T) {
 			t.Errorf("%v, over connection %d", err, len(network.dialed))
 		}
 	})
+}
+
+// TestLongHeaderIsNoAnswer: a target could fill the memory with it.
+func TestLongHeaderIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	r := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", 20<<10)) })
+	wantError(t, send(t, config(t), hook(r.URL)), "no valid HTTP answer")
+}
+
+// TestConnectionsAreReused: as many as a webhook has deliveries under way.
+func TestConnectionsAreReused(t *testing.T) {
+	t.Parallel()
+	const parallel = 32
+	var opened atomic.Int64
+	arrived, answer := make(chan struct{}, parallel), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		select {
+		case <-answer:
+		case <-time.After(patience):
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	c := made(t, config(t), hook(server.URL))
+	for round := range 2 {
+		var sends errgroup.Group
+		for range parallel {
+			sends.Go(func() error { return c.Send(t.Context(), message()) })
+		}
+		for range parallel { // all are under way at the same time
+			select {
+			case <-arrived:
+			case <-time.After(patience):
+				t.Fatal("not all are under way")
+			}
+		}
+		for range parallel {
+			answer <- struct{}{}
+		}
+		if err := sends.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if n := opened.Load(); n != parallel {
+			t.Fatalf("after round %d %d connections were opened, want %d", round+1, n, parallel)
+		}
+	}
 }
