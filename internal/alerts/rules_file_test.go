@@ -161,12 +161,15 @@ rules: [{name: a, channels: ops}]`), o)
 	if err != nil || string(r.Channels[2].Webhook.Secrets[0]) != string(signingKey) {
 		t.Errorf("%+v, %v", r, err)
 	}
+	if _, err := parse(path("full", fileEnv["OPS_SECRET"]+strings.Repeat("\n", 4096-len(fileEnv["OPS_SECRET"]))), fileOptions); err != nil {
+		t.Errorf("a file of 4096 bytes: %v", err)
+	}
 	for secret, want := range map[string]string{
-		path("empty", "\n"):                          "is empty",
-		path("long", strings.Repeat("T0P-", 2000)):   "has more than 4096 bytes",
-		path("other", "T0P-SECRET"):                  "is not a Standard Webhooks secret",
-		"file:" + filepath.ToSlash(dir):              "is not a regular file",
-		"file:" + filepath.ToSlash(dir) + "/nothing": "no such file",
+		path("empty", "\n"):                            "is empty",
+		path("long", strings.Repeat("T0P-", 1024)+"x"): "has more than 4096 bytes",
+		path("other", "T0P-SECRET"):                    "is not a Standard Webhooks secret",
+		"file:" + filepath.ToSlash(dir):                "is not a regular file",
+		"file:" + filepath.ToSlash(dir) + "/nothing":   "no such file",
 	} {
 		if _, err := parse(secret, fileOptions); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "T0P-") {
 			t.Errorf("%s: %v, want %s", secret, err, want)
