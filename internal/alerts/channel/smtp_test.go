@@ -2,6 +2,7 @@ package channel
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -18,6 +19,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
@@ -181,7 +183,7 @@ func TestMailArrivesWhole(t *testing.T) {
 		c := made(t, mailConfig(t, s), s.spec(mode))
 		m := message()
 		m.Title = "Grüße\r\nBcc: evil@three.example"
-		m.Text = ".a line that begins with a dot\n\nümlaut"
+		m.Text = ".a line that begins with a dot\n\nümlaut" + strings.Repeat("x", maxMailText)
 		if err := c.Send(t.Context(), m); err != nil {
 			t.Fatalf("%s: %v", mode, err)
 		}
@@ -209,8 +211,9 @@ func TestMailArrivesWhole(t *testing.T) {
 		if err != nil || len(to) != 2 || to[1].Name != "Öps" || to[1].Address != "ops@two.example" {
 			t.Errorf("%s: To %v, %v", mode, to, err)
 		}
-		if body := decoded(t, letter); !strings.Contains(body, "\n.a line that begins with a dot") || !strings.Contains(body, "ümlaut") {
-			t.Errorf("%s: body %q", mode, body)
+		if body := decoded(t, letter); !strings.Contains(body, "\n.a line that begins with a dot") || !strings.Contains(body, "ümlautx") ||
+			!strings.Contains(body, "x…\n") || utf8.RuneCountInString(body) > maxMailText+200 {
+			t.Errorf("%s: a body of %d letters: %.200q", mode, utf8.RuneCountInString(body), body)
 		}
 		envelope := strings.Join(s.said(&s.commands), "\n")
 		if !strings.Contains(envelope, "MAIL FROM:<limits@sender.example>") || strings.Count(envelope, "RCPT TO:") != 2 ||
@@ -338,6 +341,7 @@ func TestMailAnswers(t *testing.T) {
 		{map[string]string{"RCPT": "530 5.7.0 Authentication required"}, "530", false, false},
 		{map[string]string{"RCPT TO:<ops@one": "550 gone", "RCPT TO:<ops@two": "530 log in"}, "ops@two.example: 530", false, false},
 		{map[string]string{"RCPT TO:<ops@two": "nonsense"}, "ops@two.example", false, false},
+		{map[string]string{"RCPT TO:<ops@two": "354 what"}, "ops@two.example: 354", false, false}, // it answers something else
 		{map[string]string{"DATA": "554 no"}, "554", true, false},
 		{map[string]string{".": "552 too big"}, "552", true, true},
 		{map[string]string{".": "451 later"}, "451", false, true},
@@ -380,6 +384,35 @@ func TestSilentMailServer(t *testing.T) {
 		if wantError(t, err, "timed out after 200ms", hint); hint == "" && strings.Contains(err.Error(), "set tls") {
 			t.Errorf("with tls: %s the error is %v", mode, err)
 		}
+	}
+}
+
+// TestMailServerSilentAfterItsGreeting: that it expects TLS cannot be the reason.
+func TestMailServerSilentAfterItsGreeting(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		text := textproto.NewConn(conn)
+		_ = text.PrintfLine("220 mail.example")
+		_, _ = text.ReadLine() // EHLO
+		cancel(errors.New("that was long"))
+		_, _ = text.ReadLine() // until the client hangs up
+	}()
+	s := &mailServer{Listener: l}
+	err = made(t, mailConfig(t, s), s.spec("none")).Send(ctx, message())
+	if wantError(t, err, "that was long"); err != nil && strings.Contains(err.Error(), "greeting") {
+		t.Error(err)
 	}
 }
 
