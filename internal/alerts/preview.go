@@ -15,7 +15,7 @@ import (
 type Preview struct {
 	// Events is how many there were, Matched how many of them a rule matched.
 	Events, Matched int64
-	// Alerts are those that would have been raised, in order, with their final counts. Notice says which would have been
+	// Alerts are those that would have been raised, in order, as they were after the last event. Notice says which would have been
 	// sent, and which the throttle or quiet hours would have held.
 	Alerts []Alert
 	// Sent and Held count them. Withheld counts the warnings that raised no alert because an exceeded alert was open.
@@ -31,6 +31,9 @@ func NewPreview(r *Rules, events iter.Seq[Event]) (Preview, error) {
 		if err := v.take(e); err != nil {
 			return Preview{}, err
 		}
+	}
+	for i := range v.Alerts {
+		v.resolveOrOpen(i)
 	}
 	return v.Preview, nil
 }
@@ -50,14 +53,14 @@ type previewer struct {
 }
 
 func (v *previewer) take(e Event) error {
+	if e.Time > v.now || e.Time < v.now-maxEventDelay {
+		v.now = e.Time
+	}
 	b := newBatch(v.rules, []Event{e}, func() string { return strconv.Itoa(len(v.Alerts) + 1) })
 	if len(b.matches) == 0 {
 		return nil
 	}
 	v.Matched++
-	if e.Time > v.now || e.Time < v.now-maxEventDelay {
-		v.now = e.Time
-	}
 	changes, err := b.decide(v.known(&e, b.taking()))
 	if err != nil {
 		return err
