@@ -74,5 +74,5 @@ func (q *QuietHours) end(t time.Time) time.Time {
 	if _, change := local.ZoneBounds(); !change.IsZero() && change.Before(until) {
 		until = change
 	}
-	return until.In(t.Location())
+	return until
 }
