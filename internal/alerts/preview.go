@@ -150,7 +150,7 @@ func (v *previewer) charge(a *Alert) (charged bool) {
 	return true
 }
 
-func throttleID(a *Alert, t Throttle) string { return a.User + "\n" + t.Name + "\n" + t.Window }
+func throttleID(a *Alert, t Throttle) string { return a.User + "\n" + t.Name }
 
 // window returns the parsed Window, which was validated when the file was read.
 func (t *Throttle) window() time.Duration {

@@ -83,26 +83,6 @@ func strconvID() func() string {
 	return func() string { n++; return strconv.Itoa(n) }
 }
 
-// TestPreviewTellsWhichAlertsAreOver when the last event comes, whether a rule matches that event or not.
-func TestPreviewTellsWhichAlertsAreOver(t *testing.T) {
-	t.Parallel()
-	other := denial(4, 10*minute, 1)
-	other.Type = limits.EventWarning
-	early := other
-	early.Time--
-	for name, c := range map[string]struct {
-		last Event
-		want int64
-	}{
-		"just before": {early, 0}, "at its end": {other, start + 10*minute}, "an hour later": {denial(4, 60*minute, 1), start + 10*minute},
-	} {
-		p := preview(t, oneRule(), denial(1, 0, 5), c.last)
-		if len(p.Alerts) != 1 || p.Alerts[0].ResolvedAt != c.want || p.Events != 2 {
-			t.Errorf("%s: %+v, want it resolved at %d", name, p, c.want)
-		}
-	}
-}
-
 func TestAlertFieldsComeFromItsEvents(t *testing.T) {
 	t.Parallel()
 	last := denial(3, 3*minute, 2)
