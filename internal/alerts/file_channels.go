@@ -182,7 +182,7 @@ func (c *fileCompiler) url(text Private, path string) string {
 	switch {
 	case len(value) > 2048:
 		what = "has more than 2048 bytes"
-	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Opaque != "":
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		what = "is not an http or https URL with a host"
 	case u.User != nil:
 		what = "contains a user name or a password"

@@ -60,9 +60,6 @@ func nextHour(t time.Time) time.Time { return t.UTC().Truncate(time.Hour).Add(ti
 // end returns a time until which it is quiet from t on; t itself if it is not quiet. It stops at the next change of the
 // zone's offset, because the time of day jumps there; the caller asks again from that time.
 func (q *QuietHours) end(t time.Time) time.Time {
-	if len(q.spans) == 0 {
-		return t
-	}
 	local := t.In(q.zone)
 	minute := week.Minute(local)
 	end := q.spans.End(minute)

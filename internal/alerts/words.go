@@ -51,12 +51,10 @@ func formatRFC3339(millis int64) string { return time.UnixMilli(millis).UTC().Fo
 // any case. That is rare: templates are tried on examples when the file is read.
 func (r *Rule) words(a *Alert) (title, text string) {
 	f := wordFields(r.Name, a)
-	title, err := render(r.Words.title, &f, maxTitleBytes)
-	if title = sanitize(title, "", maxTitleBytes); err != nil || title == "" {
+	if title = sanitize(render(r.Words.title, &f, maxTitleBytes), "", maxTitleBytes); title == "" {
 		title = sanitize(defaultTitle(&f), "", maxTitleBytes)
 	}
-	text, err = render(r.Words.text, &f, maxTextBytes)
-	if text = sanitize(text, "\n", maxTextBytes); err != nil || text == "" {
+	if text = sanitize(render(r.Words.text, &f, maxTextBytes), "\n", maxTextBytes); text == "" {
 		text = sanitize(defaultText(&f), "\n", maxTextBytes)
 	}
 	return title, text
@@ -98,16 +96,17 @@ func defaultText(f *WordFields) string {
 	return fmt.Sprintf("%s\n%s\nRule %s.", what, when, f.Rule)
 }
 
-// render executes a template. It returns an empty text for nil, and stops after somewhat more than max bytes.
-func render(t *template.Template, f *WordFields, max int) (string, error) {
+// render executes a template. It returns an empty text for nil and for one that fails, and stops after somewhat more than
+// max bytes.
+func render(t *template.Template, f *WordFields, max int) string {
 	if t == nil {
-		return "", nil
+		return ""
 	}
 	w := &boundedWriter{left: 4 * max} // more than max, because sanitize removes some, and marks a text that it cuts
 	if err := t.Execute(w, f); err != nil && !errors.Is(err, errWordsFull) {
-		return "", err
+		return ""
 	}
-	return w.b.String(), nil
+	return w.b.String()
 }
 
 var errWordsFull = errors.New("the words are too long")

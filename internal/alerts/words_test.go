@@ -51,6 +51,10 @@ func TestTemplatesOfWords(t *testing.T) {
 		{"{{if and .Policy (eq .Type `exceeded`)}}{{upper .Policy}}{{end}}", "API"},
 		{"{{$.Denied}} {{print .Limit `/` .Window | lower}}", "12 100/1m"},
 		{"{{/* a note */}}x", "x"},
+		{"  {{.Policy}} is  over ", "api is  over"},
+		{"{{if eq .Rule `a`}}{{lt .User 5}}{{end}}", "user eve[2J Subject: x was denied 12 times by policy api (limit 100 per 1m)"}, // it fails for this rule
+		{strings.Repeat("x", maxTitleBytes), strings.Repeat("x", maxTitleBytes)},
+		{strings.Repeat("x", maxTitleBytes+1), strings.Repeat("x", maxTitleBytes-3) + "…"},
 		{"{{if not .Policy}}x{{end}}", "user eve[2J Subject: x was denied 12 times by policy api (limit 100 per 1m)"}, // nothing is no title
 	} {
 		r := parseGood(t, "rules: [{name: a, title: '"+c.template+"'}]").Rules[0]
@@ -71,8 +75,21 @@ func TestWordsAreBounded(t *testing.T) {
 		if len(title) > maxTitleBytes || len(text) > maxTextBytes || !strings.HasSuffix(title, "…") || !strings.HasSuffix(text, "…") {
 			t.Errorf("%d and %d bytes: %q", len(title), len(text), title)
 		}
+		if cut := words != ""; strings.HasPrefix(title, "😀😀") != cut || strings.HasPrefix(text, "öö") != cut {
+			t.Errorf("the words are not those of the template: %.50q and %.50q", title, text)
+		}
 		if !utf8.ValidString(title+text) || strings.ContainsFunc(title, unicode.IsControl) {
 			t.Errorf("%q", title)
 		}
+	}
+}
+
+// TestWordsOfTheEnd: how long the denials went on, in whole seconds.
+func TestWordsOfTheEnd(t *testing.T) {
+	t.Parallel()
+	a := exampleAlerts[0]
+	a.LastAt = a.FirstAt + 65_499
+	if got, want := resolvedText(&a), "No denial since 2026-03-01 22:31:05 UTC; 12 denied over 1m5s."; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
