@@ -29,6 +29,7 @@ func TestQuietUntil(t *testing.T) {
 		{"saturday, before midnight", `{days: sat, from: "22:00", to: "07:00"}`, "2026-01-17T23:00:00Z", "2026-01-18T07:00:00Z"},
 		{"one after another", `{days: fri, from: "22:00", to: "24:00"}, {days: [sat, sun], from: "00:00", to: "24:00"}`,
 			"2026-01-16T22:30:00Z", "2026-01-19T00:00:00Z"},
+		{"the same in two zones", `{from: "22:00", to: "23:00"}, {from: "22:00", to: "23:00", ` + berlin + `}`, "2026-01-15T21:30:00Z", "2026-01-15T23:00:00Z"},
 		{"one in another, by zones", `{from: "22:00", to: "07:00"}, {from: "06:00", to: "09:00", ` + berlin + `}`,
 			"2026-01-16T03:00:00Z", "2026-01-16T08:00:00Z"},
 

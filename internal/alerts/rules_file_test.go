@@ -3,6 +3,7 @@ package alerts
 import (
 	"encoding/base64"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,6 +107,33 @@ func TestDefaultRules(t *testing.T) {
 	}
 }
 
+// TestDefaultsDependOnOtherFields: a warning is one denial, and a counter that goes on denying says so only every 10 s.
+func TestDefaultsDependOnOtherFields(t *testing.T) {
+	t.Parallel()
+	for fields, want := range map[string]Rule{
+		"":                                    {Threshold: 5, ResolveAfter: 10 * time.Minute},
+		"match: {type: warning}":              {Threshold: 1, ResolveAfter: 10 * time.Minute},
+		"match: {type: [warning, exceeded]}":  {Threshold: 5, ResolveAfter: 10 * time.Minute},
+		"threshold: {within: 29s}":            {Threshold: 5, ResolveAfter: 30 * time.Second},
+		"threshold: {denials: 9, within: 2h}": {Threshold: 9, ResolveAfter: 2 * time.Hour},
+	} {
+		r := parseGood(t, "rules: [{name: a, "+fields+"}]").Rules[0]
+		if r.Threshold != want.Threshold || r.ResolveAfter != want.ResolveAfter {
+			t.Errorf("%s: %d denials, resolved after %s; want %d and %s", fields, r.Threshold, r.ResolveAfter, want.Threshold, want.ResolveAfter)
+		}
+	}
+}
+
+// TestRulesThatMayMiscount are those that count several denials within less than the 10 s between two events of a counter.
+func TestRulesThatMayMiscount(t *testing.T) {
+	t.Parallel()
+	r := parseGood(t, `rules: [{name: nine, threshold: {within: 9s}}, {name: ten, threshold: {within: 10s}}, {name: one, threshold: {denials: 1, within: 9s}},
+		{name: warned, match: {type: warning}, threshold: {denials: 3, within: 8s}}, {name: both, match: {type: [warning, exceeded]}, threshold: {denials: 2, within: 1s}}]`)
+	if got, want := slices.Sorted(maps.Keys(maps.Collect(r.Miscounting()))), []string{"both", "nine"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestBadAlertsFiles: every file has one mistake, and its first line has the expected error. No error shows a secret, not even
 // one in a wrong place.
 func TestBadAlertsFiles(t *testing.T) {
@@ -138,6 +166,29 @@ rules:
 	}
 	if !strings.Contains(err.Error(), `alerts.yaml:7: rules[0].severty: unknown field "severty" (did you mean "severity"?)`) {
 		t.Error(err)
+	}
+}
+
+// TestRulesThatSendDifferentAlertsAreAccepted, also to one channel.
+func TestRulesThatSendDifferentAlertsAreAccepted(t *testing.T) {
+	t.Parallel()
+	const rule = "{name: a, match: {type: exceeded, policy: p, key: k, user: u}, threshold: {denials: 5, within: 10m}, groupBy: [user], channels: log}"
+	for from, to := range map[string]string{"": "", "type: exceeded": "type: warning", "policy: p": "policy: q", "key: k": "key: l", "user: u": "user: v",
+		"denials: 5": "denials: 6", "within: 10m": "within: 11m", "groupBy: [user]": "groupBy: [key]", "channels: log": "channels: nats"} {
+		other := strings.Replace(strings.Replace(rule, "name: a", "name: b", 1), from, to, 1)
+		_, err := ParseRules("f", []byte("rules: ["+rule+",\n "+other+"]"), fileOptions)
+		if same := err != nil && strings.HasPrefix(err.Error(), "f:2: rules[1]: sends a channel the same alerts as rules[0]"); same != (from == "") || err != nil && !same {
+			t.Errorf("%q instead of %q: %v", to, from, err)
+		}
+	}
+}
+
+// TestEmptyRuleIsOneMistake: what it lacks is not reported, too.
+func TestEmptyRuleIsOneMistake(t *testing.T) {
+	t.Parallel()
+	_, err := ParseRules("f", []byte("rules:\n  -\n  -\n"), fileOptions)
+	if lines, want := yamltest.Lines(t, err), []int{2, 3}; !slices.Equal(lines, want) {
+		t.Errorf("lines %v, want %v:\n%v", lines, want, err)
 	}
 }
 
