@@ -49,8 +49,33 @@ func TestNewEventRejectsInvalidEvents(t *testing.T) {
 	if e, err := NewEvent(limits.Event{ID: "id", Type: limits.EventWarning, Time: at, Data: &w}); err != nil || e.Denied != 1 || e.Remaining != 150 {
 		t.Error(e, err)
 	}
-	w.Remaining = -1
-	if _, err := NewEvent(limits.Event{ID: "id", Type: limits.EventWarning, Time: at, Data: &w}); err == nil {
-		t.Error("a warning of less than nothing")
+	for _, change := range []func(*limits.Warning){
+		func(w *limits.Warning) { w.Remaining = -1 }, func(w *limits.Warning) { w.Remaining = 2*limits.MaxAmount + 1 },
+		func(w *limits.Warning) { w.Threshold = -1 }, func(w *limits.Warning) { w.Threshold = 2*limits.MaxAmount + 1 },
+	} {
+		wrong := w
+		change(&wrong)
+		if e, err := NewEvent(limits.Event{ID: "id", Type: limits.EventWarning, Time: at, Data: &wrong}); err == nil {
+			t.Errorf("%+v is accepted", e)
+		}
+	}
+}
+
+// TestNewEventAcceptsTheLargest that the limiter may send.
+func TestNewEventAcceptsTheLargest(t *testing.T) {
+	t.Parallel()
+	long := func(n int) string { return strings.Repeat("x", n) }
+	for _, e := range []limits.Event{
+		{Type: limits.EventExceeded, Data: &limits.Exceeded{Key: long(256), Name: long(64), Policy: long(64), Window: long(32), User: long(256),
+			Limit: limits.MaxAmount, Denied: 1 << 31, Reset: maxEventTime}},
+		{Type: limits.EventWarning, Data: &limits.Warning{Key: long(256), Name: long(64), Policy: long(64), Window: long(32), User: long(256),
+			Limit: limits.MaxAmount, Remaining: 2 * limits.MaxAmount, Threshold: 2 * limits.MaxAmount, Reset: maxEventTime}},
+	} {
+		for _, at := range []int64{minEventTime, maxEventTime} {
+			e.ID, e.Time = long(63), time.UnixMilli(at)
+			if _, err := NewEvent(e); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }

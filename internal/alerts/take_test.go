@@ -99,6 +99,60 @@ func TestAlertFieldsComeFromItsEvents(t *testing.T) {
 	}
 }
 
+// TestAlertShowsItsUserAndPolicy: whatever the rule groups by, key, name, window and limit are those of the user and the policy
+// that the alert names, and it has them although the event that raised it comes late.
+func TestAlertShowsItsUserAndPolicy(t *testing.T) {
+	t.Parallel()
+	of := func(n int, at int64, user, policy string) Event {
+		e := denial(n, at, 5)
+		e.User, e.Policy, e.Key = user, policy, user+policy
+		return e
+	}
+	byWindow := oneRule(func(r *Rule) { r.GroupBy = []string{"window"} })
+	for name, c := range map[string]struct {
+		events []Event
+		want   string
+	}{
+		"another policy follows": {[]Event{of(1, 0, "7", "a"), of(2, 1, "7", "b")}, "7a"},
+		"another user follows":   {[]Event{of(1, 0, "7", "a"), of(2, 1, "8", "a")}, "7a"},
+		"both, then its own":     {[]Event{of(1, 0, "7", "a"), of(2, 1, "8", "b"), of(3, 2, "7", "a")}, "7a"},
+		"it comes late":          {[]Event{denial(1, 5*minute, 4), of(2, 0, "8", "b")}, "8b"},
+	} {
+		p := preview(t, byWindow, c.events...)
+		if len(p.Alerts) != 1 || p.Alerts[0].Key != c.want || p.Alerts[0].User+p.Alerts[0].Policy != c.want {
+			t.Errorf("%s: %+v, want one of %s", name, p.Alerts, c.want)
+		}
+	}
+}
+
+// TestCountBeginsAnewAfterAnAlert: denials that raised one alert raise no other.
+func TestCountBeginsAnewAfterAnAlert(t *testing.T) {
+	t.Parallel()
+	brief := oneRule(func(r *Rule) { r.Dedup, r.ResolveAfter = time.Second, 30*time.Second })
+	if p := preview(t, brief, denial(1, 0, 5), denial(2, minute, 4)); len(p.Alerts) != 1 || p.Alerts[0].Denied != 5 {
+		t.Errorf("four more denials raised %+v", p.Alerts)
+	}
+	if p := preview(t, brief, denial(1, 0, 5), denial(2, minute, 4), denial(3, 2*minute, 1)); len(p.Alerts) != 2 || p.Alerts[1].Denied != 5 {
+		t.Errorf("five more denials raised %+v", p.Alerts)
+	}
+}
+
+// TestTakeAsksForEachGroupOnce, and for the subjects of warnings only.
+func TestTakeAsksForEachGroupOnce(t *testing.T) {
+	t.Parallel()
+	warning := func(n int) Event { e := denial(n, 0, 1); e.Type = limits.EventWarning; return e }
+	b := newBatch(oneRule(func(r *Rule) { r.Match.Types = append(r.Match.Types, limits.EventWarning) }),
+		[]Event{denial(1, 0, 1), denial(2, 0, 1), warning(3), warning(4), denial(5, 0, 1)}, strconvID())
+	got := b.taking()
+	if subject := b.matches[0].subject; len(got.Groups) != 2 || !slices.Equal(got.Subjects, []string{subject}) || !slices.Equal(got.Events, []string{"1", "2", "3", "4", "5"}) {
+		t.Errorf("%+v", got)
+	}
+	denials := newBatch(oneRule(), []Event{denial(1, 0, 1)}, strconvID())
+	if got := denials.taking(); len(got.Subjects) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestAlertGrouping(t *testing.T) {
 	t.Parallel()
 	change := func(f func(*Event)) []Event {
