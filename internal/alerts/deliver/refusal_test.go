@@ -211,6 +211,26 @@ func TestGoneDisablesUntilTargetChanges(t *testing.T) {
 	})
 }
 
+// TestChannelDisabledByAnotherProcess is sent nothing more.
+func TestChannelDisabledByAnotherProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen tries
+		o := newMemory()
+		start(t, o, named("a", "x", func(_ context.Context, m *alerts.Message) error { seen.note(m); return nil }))
+		rest(time.Second)
+		if err := o.DisableChannel(t.Context(), alerts.Disabled{Channel: "a", Target: "x", Reason: "it answered 410"}); err != nil {
+			t.Fatal(err)
+		}
+		rest(6 * time.Second)
+		o.add("a", "m")
+		rest(2 * time.Second)
+		if d := o.get("m"); seen.total() != 0 || d.State != alerts.DeliveryDead || d.Error != "the channel is disabled: it answered 410" {
+			t.Errorf("%+v after %d tries", d, seen.total())
+		}
+	})
+}
+
 // TestReplayEnables: another process enables the channel a moment before this one, which does not know that yet, claims the
 // replayed delivery.
 func TestReplayEnables(t *testing.T) {

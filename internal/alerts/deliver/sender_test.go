@@ -252,6 +252,28 @@ func TestDeliveriesOfRemovedChannels(t *testing.T) {
 	})
 }
 
+// TestRemovedChannelIsSentToWhenItIsBack, and not meanwhile.
+func TestRemovedChannelIsSentToWhenItIsBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, ch := newMemory(), named("a", "x", func(context.Context, *alerts.Message) error { return nil })
+		b := start(t, o, ch)
+		rest(time.Second)
+		b.channels.set()
+		rest(2 * time.Second)
+		o.add("a", "m")
+		rest(time.Minute)
+		if d, state := o.get("m"), b.Breaker("a"); d.State != alerts.DeliveryWaiting || state != "" {
+			t.Errorf("a removed channel, its circuit %q: %+v", state, d)
+		}
+		b.channels.set(ch)
+		rest(2 * time.Second)
+		if d, state := o.get("m"), b.Breaker("a"); d.State != alerts.DeliverySent || state != "closed" {
+			t.Errorf("the channel is back, its circuit %q: %+v", state, d)
+		}
+	})
+}
+
 // TestChannelKnownToAnotherProcess: a new alerts file is rolled out to one of two processes first,
 // and the other must not end deliveries that the first one retries. When no process knows the
 // channel any more, they end a while after an attempt was due that nobody made.
