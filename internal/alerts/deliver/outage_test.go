@@ -132,6 +132,23 @@ func TestChannelFailureIsLoggedWithReason(t *testing.T) {
 	})
 }
 
+// TestGoneTargetIsLoggedOnce, although several deliveries are under way to it.
+func TestGoneTargetIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newMemory()
+		o.add("a", "1", "2", "3")
+		gone := named("a", "x", func(context.Context, *alerts.Message) error {
+			time.Sleep(time.Second)
+			return &alerts.Refusal{Err: errors.New("it answered 410"), Gone: true}
+		})
+		said := logged(t, o, []deliver.Named{gone}, func() { rest(3 * time.Second) })
+		if n := strings.Count(said, "alert channel disabled"); n != 1 || o.count(alerts.DeliveryDead) != 3 {
+			t.Errorf("%d lines, %d dead letters:\n%s", n, o.count(alerts.DeliveryDead), said)
+		}
+	})
+}
+
 // TestTheFirstFailureOfAChannelIsLogged at once: the next attempt may be minutes away, and the fifth a quarter of an hour.
 func TestTheFirstFailureOfAChannelIsLogged(t *testing.T) {
 	t.Parallel()
