@@ -413,12 +413,44 @@ func TestSilencedAlertCanBecomePending(t *testing.T) {
 	}
 }
 
+// TestWordsStayAsTheyWereSent: the end of an alert has the title that was sent, and one that was not sent yet has new words.
+func TestWordsStayAsTheyWereSent(t *testing.T) {
+	t.Parallel()
+	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
+	g := b.matches[0].group
+	for notice, want := range map[Notice]string{Sent: "old", Held: "old", Pending: "user 7 was denied 6 times by policy api (limit 100 per 1m)"} {
+		known := TakeState{Now: start + minute, Fresh: map[string]bool{"2": true},
+			Open: map[GroupID]Alert{g: {ID: "a", GroupID: GroupID{Rule: "denials", Key: g.Key}, Notice: notice, RaisedAt: start, Title: "old", User: "7", Policy: "api", Denied: 5}}}
+		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].Title != want {
+			t.Errorf("%s: %+v, %v", notice, c.Updated, err)
+		}
+	}
+}
+
+// TestAlertRaisedByAClockAheadEndsInTime: once the clock is right, it stays open as long as any other.
+func TestAlertRaisedByAClockAheadEndsInTime(t *testing.T) {
+	t.Parallel()
+	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
+	g := b.matches[0].group
+	for raised, want := range map[int64]int64{start: start + 11*minute, start + 24*60*minute: start + 11*minute} {
+		known := TakeState{Now: start + minute, Fresh: map[string]bool{"2": true},
+			Open: map[GroupID]Alert{g: {ID: "a", GroupID: g, Notice: Sent, RaisedAt: raised}}}
+		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].ResolveAt != want {
+			t.Errorf("raised at %d: %+v, %v; want it to end at %d", raised, c.Updated, err, want)
+		}
+	}
+}
+
 // TestThrottleKeysAreDistinct: no user's name makes the key of no user, or the key of a hashed
 // name.
 func TestThrottleKeysAreDistinct(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("u", 300)
-	users := []string{"", "none", "7", long, strings.TrimPrefix(throttleKey(long), throttlePrefix)}
+	fits := strings.Repeat("u", limits.MaxKeyBytes-len(throttlePrefix))
+	if got := throttleKey(fits); got != throttlePrefix+fits {
+		t.Errorf("a user whose key is as long as it may be is hashed: %s", got)
+	}
+	users := []string{"", "none", "7", long, fits + "u", strings.TrimPrefix(throttleKey(long), throttlePrefix)}
 	seen := map[string]string{}
 	for _, user := range users {
 		key := throttleKey(user)
