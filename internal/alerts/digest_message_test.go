@@ -35,6 +35,27 @@ func TestDigestSumsItsAlerts(t *testing.T) {
 	}
 }
 
+// TestDigestIsOfTheTimeWhenItIsMade, on each channel, and its id is the same on channels that are told the same.
+func TestDigestIsOfTheTimeWhenItIsMade(t *testing.T) {
+	t.Parallel()
+	s := New(Config{Rules: func() *Rules { return parseGood(t, "rules: [{name: a}]") }, NewID: func() string { return "d" }})
+	both, one := heldAlert("p", "k", 1, 0, 0, Info), heldAlert("p", "k", 1, 0, 0, Info)
+	both.ID, both.Channels, one.ID, one.Channels = "1", []string{"log", "nats"}, "2", []string{"log"}
+	for want, held := range map[string][]Alert{"d.digest/log d.digest/nats": {*both}, "d.digest/log d.digest-2/nats": {*both, *one}} {
+		made, err := s.digest("7", held, start+minute, start+minute, nil)
+		var ids []string
+		for i := range made.Deliveries {
+			d := &made.Deliveries[i]
+			if ids = append(ids, d.ID); d.Message.Time != start+minute || d.Message.User != "7" || d.Message.Kind != KindDigest {
+				t.Errorf("%+v", d.Message)
+			}
+		}
+		if got := strings.Join(ids, " "); err != nil || got != want || made.Name != "d" {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+}
+
 // TestDigestListsTenPoliciesAndKeys in its text, and says how many more policies there are.
 func TestDigestListsTenPoliciesAndKeys(t *testing.T) {
 	t.Parallel()
