@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 	"github.com/seed503877ad/limits/internal/yamlfile/yamltest"
 )
 
@@ -424,6 +425,14 @@ func TestDocumentedFiles(t *testing.T) {
 			t.Errorf("without the schema comment for editors:\n%s", b[1])
 		}
 		parse(t, b[1])
+	}
+}
+
+func TestHashIsOfTheFile(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/full.yaml")
+	if want := yamlfile.Hash(data); err != nil || full(t).Hash() != want {
+		t.Errorf("%s, want %s", full(t).Hash(), want)
 	}
 }
 

@@ -71,6 +71,17 @@ func TestAddressMatchesInAnyNotation(t *testing.T) {
 	}
 }
 
+// TestExemptAddressMayBeWrittenOtherwise than the addresses of the match: it is not said that it can never match.
+func TestExemptAddressMayBeWrittenOtherwise(t *testing.T) {
+	t.Parallel()
+	for match, exempt := range map[string]string{"2001:db8:*": "2001:0db8::9", "2001:DB8:*": "2001:db8::9", "203.0.113.9": "::ffff:203.0.113.9"} {
+		s := parse(t, fmt.Sprintf("policies: [{name: p, match: {ip: [%q, \"192.0.2.*\"]}, exempt: {ip: %q}, limits: [{name: n, key: k, limit: 1, window: 1h}]}]", match, exempt))
+		if r, err := s.Resolve(Question{Attributes: map[string]string{"ip": exempt}}); err != nil || len(r.Limits) != 0 {
+			t.Errorf("%s under %s: %+v, %v", exempt, match, r.Limits, err)
+		}
+	}
+}
+
 // TestInvalidAddressesAreRejected: of networks only a /64 is accepted, which one subscriber has.
 func TestInvalidAddressesAreRejected(t *testing.T) {
 	t.Parallel()
