@@ -75,10 +75,6 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 	req.Header = header
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", t.maker.cfg.UserAgent)
-	if user := t.url.User; user != nil {
-		password, _ := user.Password()
-		req.SetBasicAuth(user.Username(), password)
-	}
 	resp, err := t.maker.transport.RoundTrip(req)
 	if err != nil {
 		return nil, t.sendError(ctx, err)

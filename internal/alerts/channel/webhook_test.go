@@ -370,19 +370,6 @@ func TestCertificatesAreChecked(t *testing.T) {
 	}
 }
 
-func TestWebhookSendsURLCredentials(t *testing.T) {
-	t.Parallel()
-	r := receive(t, nil)
-	u, _ := url.Parse(r.URL)
-	u.User = url.UserPassword("me", "pass")
-	if err := send(t, config(t), hook(u.String())); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.seen[0].header.Get("Authorization"); got != "Basic bWU6cGFzcw==" {
-		t.Errorf("Authorization %q", got)
-	}
-}
-
 func TestProxyFromEnvironmentIsNotUsed(t *testing.T) {
 	t.Parallel()
 	m, _ := NewMaker(config(t))
