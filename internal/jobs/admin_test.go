@@ -51,7 +51,7 @@ func TestRunNow(t *testing.T) {
 			jobs.Job{Name: "quick", Run: func(context.Context) (string, error) { return "ok", nil }},
 			jobs.Job{Name: "slow", Run: func(context.Context) (string, error) { <-release; return "ok", nil }})
 		if got, err := r.RunNow(t.Context(), "quick"); err != nil || got.Outcome != jobs.Done || got.Note != "ok" ||
-			got.EndedAt != time.Now().UnixMilli() {
+			got.StartedAt != time.Now().UnixMilli() || got.EndedAt != time.Now().UnixMilli() {
 			t.Errorf("quick: %+v, %v", got, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -98,6 +98,48 @@ func TestClaimOfAnotherReplicaIsNotRun(t *testing.T) {
 	})
 }
 
+// TestSkippedClaimWithLostAnswerIsNotRun: the previous run goes on.
+func TestSkippedClaimWithLostAnswerIsNotRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &losingAnswers{Store: eachstore.SQLite(t, nil)}
+		previous := jobs.Claim{Job: "j", Scheduled: time.Now().Add(-time.Hour).UnixMilli(), Replica: "other", Lease: time.Minute}
+		if claimed, err := s.ClaimRun(t.Context(), previous); err != nil || claimed.Outcome != jobs.Running {
+			t.Fatal(claimed, err)
+		}
+		s.lose.Store(true)
+		ran := false
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { ran = true; return "", nil }})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"23:00:00 running", "00:00:00 skipped"})
+		if ran {
+			t.Error("it was run besides the previous run")
+		}
+	})
+}
+
+// TestClaimWithLostAnswerIsFoundBehindSkippedRuns, which another replica has recorded since.
+func TestClaimWithLostAnswerIsFoundBehindSkippedRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &losingAnswers{Store: eachstore.SQLite(t, nil)}
+		s.lose.Store(true)
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(5 * time.Second)
+		for range 3 {
+			time.Sleep(time.Second)
+			later := jobs.Claim{Job: "j", Scheduled: time.Now().UnixMilli(), Replica: "other", Lease: time.Minute}
+			if claimed, err := s.ClaimRun(t.Context(), later); err != nil || claimed.Outcome != jobs.Skipped {
+				t.Fatal(claimed, err)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j")[:2], []string{"00:00:00 done", "00:00:06 skipped"})
+	})
+}
+
 // slow is a store that takes a second for a claim. If its context ends meanwhile, the claim may have succeeded or not.
 type slow struct{ jobs.Store }
 
@@ -193,6 +235,28 @@ func TestStoringOutcomeIsRetried(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLeaseOutlastsSlowestRun: one that returns just within its grace, and whose outcome is stored at the last attempt.
+func TestLeaseOutlastsSlowestRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, n := &forgetful{Store: eachstore.SQLite(t, nil)}, newNotes()
+		s.fails.Store(2)
+		runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Timeout: 5 * time.Second, Run: func(ctx context.Context) (string, error) {
+			<-ctx.Done()
+			time.Sleep(29 * time.Second)
+			return "", nil
+		}})
+		time.Sleep(53 * time.Second) // the last attempt is after 54 s
+		other := jobs.Claim{Job: "other", Scheduled: time.Now().UnixMilli(), Replica: "b", Lease: time.Minute}
+		if claimed, err := s.ClaimRun(t.Context(), other); err != nil || len(claimed.Lost) != 0 {
+			t.Errorf("%+v, %v", claimed, err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 done"})
+	})
 }
 
 // late is a store that stores an end only after the lease is over and another replica runs the job.

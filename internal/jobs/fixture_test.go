@@ -24,13 +24,15 @@ type notes struct {
 	slog.Handler
 	mu    sync.Mutex
 	lines []string
-	ends  []string
+	// loudest is the highest level of a line.
+	loudest slog.Level
+	ends    []string
 	// told receives every line. Its buffer is large enough for a test that does not read it.
 	told chan string
 }
 
 func newNotes() *notes {
-	return &notes{Handler: slog.DiscardHandler, told: make(chan string, 1000)}
+	return &notes{Handler: slog.DiscardHandler, loudest: slog.LevelDebug, told: make(chan string, 1000)}
 }
 
 func (n *notes) Enabled(context.Context, slog.Level) bool { return true }
@@ -39,7 +41,7 @@ func (n *notes) Handle(_ context.Context, r slog.Record) error {
 	line := r.Message
 	r.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
 	n.mu.Lock()
-	n.lines = append(n.lines, line)
+	n.lines, n.loudest = append(n.lines, line), max(n.loudest, r.Level)
 	n.mu.Unlock()
 	n.told <- line
 	return nil

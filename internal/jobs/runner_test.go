@@ -215,8 +215,8 @@ func TestTimeout(t *testing.T) {
 func TestCloseCancelsAndWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := eachstore.SQLite(t, nil)
-		r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(ctx context.Context) (string, error) {
+		s, n := eachstore.SQLite(t, nil), newNotes()
+		r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(ctx context.Context) (string, error) {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second) // it tidies up
 			return "half", ctx.Err()
@@ -228,6 +228,9 @@ func TestCloseCancelsAndWaits(t *testing.T) {
 			t.Errorf("closed after %s", took)
 		}
 		equal(t, "history", history(t, s, "j"), []string{"00:00:00 canceled half: context canceled"})
+		if n.loudest > slog.LevelDebug { // a stop is no failure
+			t.Errorf("log, up to %s: %q", n.loudest, n.all())
+		}
 		if _, err := r.RunNow(t.Context(), "j"); !errors.Is(err, jobs.ErrStopped) {
 			t.Errorf("run when stopped: %v", err)
 		}
