@@ -2,6 +2,7 @@ package natsconn
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/quickconn"
@@ -180,6 +182,21 @@ func TestAHandshakeThatFailsSendsNothing(t *testing.T) {
 	if all := <-said; strings.Contains(string(all), "secret") {
 		t.Errorf("%q", all)
 	}
+}
+
+// TestAHandshakeThatHangsIsGivenUp: nats.go holds its lock meanwhile.
+func TestAHandshakeThatHangsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		go func() { _, _ = io.Copy(io.Discard, there) }() // it listens, and says nothing
+		begin := time.Now()
+		err := New(here, new(Handlers), time.Second).StartTLS(&tls.Config{ServerName: "example.com"})
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
+			t.Errorf("%v after %s", err, time.Since(begin))
+		}
+	})
 }
 
 // TestHandlersCanLagOverTLS: TLS returns at most one record at a time, so the size of a read does

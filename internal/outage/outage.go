@@ -83,6 +83,6 @@ func (l *Log) end() {
 		time.AfterFunc(left, l.end)
 		return
 	}
-	l.reason, l.calmAt = "", time.Time{}
+	l.reason = ""
 	l.logger.Info(l.ends)
 }

@@ -36,6 +36,12 @@ func TestServers(t *testing.T) {
 		"nats://u:secret":                "***",
 		"wss://u:p@h:1":                  "wss://***@h:1",
 		"http://u:p@h:1":                 "***",
+		"u:p@h:":                         "***@h:", // nats.go adds the port
+		"nats://u:p@[::1]":               "nats://***@[::1]",
+		"nats://u:p@::1:4222":            "***",
+		"nats://u:p@h:0":                 "***",
+		"nats://u:p@h:65535":             "nats://***@h:65535",
+		"nats://u:p@h:65536":             "***",
 	} {
 		if got := Servers(in); got != want {
 			t.Errorf("%s is %s, want %s", in, got, want)
