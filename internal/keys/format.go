@@ -49,7 +49,7 @@ func generate(prefix string) (text, id string) {
 // configured prefix changes. A text that cannot be a key never reaches the store, which might not even accept it as text.
 func parse(text string) (id string, ok bool) {
 	cut := len(text) - tailLength
-	if cut < 1 || cut > maxPrefixLength || CheckPrefix(text[:cut]) != nil {
+	if cut < 1 || CheckPrefix(text[:cut]) != nil {
 		return "", false
 	}
 	parts := strings.Split(text[cut+1:], "_")

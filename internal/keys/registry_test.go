@@ -35,7 +35,11 @@ func (c *counted) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 	k, found, err := c.Store.Key(ctx, id)
 	if c.hold != nil {
 		c.entered <- struct{}{}
-		<-c.hold
+		select {
+		case <-c.hold:
+		case <-ctx.Done():
+			return keys.Key{}, false, ctx.Err()
+		}
 	}
 	if c.fail.Load() {
 		return keys.Key{}, false, errors.New("the store is away")
@@ -115,6 +119,12 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, r, text, keys.Inactive)
+	if _, err := r.Expire(t.Context(), k.ID, 1); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, r, text, keys.Inactive) // for good, whatever else is wrong with it
+	text, _ = create(t, r, keys.Key{User: "9", RevokedAt: 1})
+	wantCode(t, r, text, keys.Valid) // a new key is not revoked
 	for _, err := range []error{second(r.Revoke(t.Context(), "nobody00")), second(r.Expire(t.Context(), "nobody00", 1))} {
 		if !errors.Is(err, keys.ErrUnknown) {
 			t.Error(err)
@@ -148,7 +158,7 @@ func TestLookupsAreCached(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
 	r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 900 * time.Millisecond})
-	text, _ := create(t, r, keys.Key{User: "7"})
+	text, k := create(t, r, keys.Key{User: "7"})
 	absent := keys.Forge("lim", "AAAAAAAA", text)
 	for range 3 {
 		wantCode(t, r, text, keys.Valid)
@@ -163,6 +173,13 @@ func TestLookupsAreCached(t *testing.T) {
 	wantCode(t, r, absent, keys.Unknown)
 	if n := s.lookups.Load(); n != 4 {
 		t.Errorf("%d look-ups, want 4", n)
+	}
+	r.Forget(k.ID)
+	r.Forget("AAAAAAAA")
+	wantCode(t, r, text, keys.Valid)
+	wantCode(t, r, absent, keys.Unknown)
+	if n := s.lookups.Load(); n != 6 {
+		t.Errorf("%d look-ups, want 6", n)
 	}
 }
 
@@ -299,6 +316,21 @@ func TestLateCallerDoesNotRepeatLookup(t *testing.T) {
 			t.Fatalf("%d look-ups in %d rounds", n, round+1)
 		}
 		r.Forget(k.ID)
+	}
+}
+
+func TestListSaysWhetherMoreFollow(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	for range 3 {
+		create(t, r, keys.Key{User: "7"})
+	}
+	for max, want := range map[int]bool{2: true, 3: false, 4: false} {
+		page, more, err := r.List(t.Context(), keys.Filter{Max: max})
+		if err != nil || len(page) != min(max, 3) || more != want {
+			t.Errorf("%d of 3 keys: %d, more follow: %v, %v", max, len(page), more, err)
+		}
 	}
 }
 

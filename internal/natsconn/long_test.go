@@ -10,18 +10,20 @@ import (
 // TestAnEndlessLineIsNotBuffered: all of it goes to the client, which has no bound for it.
 func TestAnEndlessLineIsNotBuffered(t *testing.T) {
 	t.Parallel()
-	said := message("taken", "r ", "a") + "MSG taken 1 " + strings.Repeat("r", 3*maxLine)
-	taken := 0
-	c := openConn(t, &fakeConn{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
-		taken += len(all)
-		return len(all)
-	}})
-	rest := read(t, c, func() int { return readSize })
-	if !strings.HasSuffix(said, rest) || len(rest) < 3*maxLine || taken != 1 {
-		t.Errorf("%d taken, and %d bytes passed", taken, len(rest))
-	}
-	if len(c.in) > 2*maxLine {
-		t.Errorf("%d bytes are kept", len(c.in))
+	for _, begin := range []string{"MSG taken 1 ", "-ERR ", "PONG ", "INFO "} {
+		said := message("taken", "r ", "a") + begin + strings.Repeat("r", 3*maxLine)
+		taken := 0
+		c := openConn(t, &fakeConn{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+			taken += len(all)
+			return len(all)
+		}})
+		rest := read(t, c, func() int { return readSize })
+		if !strings.HasSuffix(said, rest) || len(rest) < 3*maxLine || taken != 1 {
+			t.Errorf("%s: %d taken, and %d bytes passed", begin, taken, len(rest))
+		}
+		if len(c.in) > 2*maxLine {
+			t.Errorf("%s: %d bytes are kept", begin, len(c.in))
+		}
 	}
 }
 

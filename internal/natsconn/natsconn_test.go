@@ -150,7 +150,7 @@ func (s *script) add(t *rapid.T, body string) {
 		}
 	case 7:
 		s.pass(rapid.SampledFrom([]string{"PING\r\n", "PONG\r\n", "+OK\r\n", "-ERR 'Stale Connection'\r\n",
-			"INFO {" + strings.Repeat("y", 2*readSize) + "}\r\n", "MSGS\r\n"}).Draw(t, "line"))
+			"INFO {" + strings.Repeat("y", 2*readSize) + "}\r\n", "MSGS\r\n", "INFO MSG taken 12 r 0\r\n"}).Draw(t, "line"))
 	case 8: // nats.go, or the server at their answers, would end the connection
 		if rapid.Bool().Draw(t, "error") {
 			s.pass("PONG\r\n")
@@ -180,6 +180,7 @@ func TestEachMessageGoesToItsHandlerOrTheClient(t *testing.T) {
 				for _, m := range all {
 					got = append(got, string(m.Reply)+" "+string(m.Data))
 					clear(m.Data)
+					_ = append(m.Data, "behind it"...)
 				}
 				return len(all)
 			},
@@ -256,6 +257,26 @@ func unfinished(s string) bool {
 	}
 	size, _ := strconv.Atoi(fields[len(fields)-1])
 	return strings.HasSuffix(fields[0], "MSG") && fields[1] == "taken" && len(body) < size+2
+}
+
+// TestMalformedMessagesGoToTheClient, which reports them, and so does all behind them: it is not known where the next
+// message begins.
+func TestMalformedMessagesGoToTheClient(t *testing.T) {
+	t.Parallel()
+	for _, head := range []string{"MSG taken 12 r r 1", "MSG taken 12 r 1/", "MSG taken 12 r 1:", "MSG taken 12 r 0000000001", "MSG taken 12 r ",
+		"HMSG taken 12 r 2 1", "HMSG taken 12 r x 1", "HMSG taken 12 r 1"} {
+		said := head + "\r\nx\r\n" + message("taken", "r ", "behind it")
+		c := openConn(t, &fakeConn{in: strings.NewReader(message("taken", "r ", "a") + said)}, map[string]Handler{
+			"taken": func(_ *Conn, all []Message) int {
+				if len(all) != 1 || string(all[0].Data) != "a" {
+					t.Errorf("%s: %q were taken", head, all)
+				}
+				return len(all)
+			}})
+		if rest := read(t, c, func() int { return readSize }); rest != said {
+			t.Errorf("%s: the client got %q", head, rest)
+		}
+	}
 }
 
 // TestOtherProtocolsAreNotParsed: a client that does not begin with CONNECT speaks TLS, or to a

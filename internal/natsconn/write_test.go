@@ -194,6 +194,47 @@ func TestReadingGoesOnWhileTheServerDoesNotRead(t *testing.T) {
 	})
 }
 
+// TestAnswerPublishedDuringAWriteIsWritten, though nothing is read, published or written afterwards: both while the reading
+// goroutine writes, and once another one does so instead.
+func TestAnswerPublishedDuringAWriteIsWritten(t *testing.T) {
+	t.Parallel()
+	for _, later := range []time.Duration{0, 2 * briefWrite} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer here.Close()
+			h := new(Handlers)
+			h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+				if err := c.Publish(all[0].Reply, nil); err != nil {
+					t.Error(err)
+				}
+				return len(all)
+			}})
+			c := New(here, h, time.Second)
+			go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
+			said := bufio.NewReader(there)
+			if _, err := said.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the client has written
+			go func() { _, _ = c.Read(make([]byte, 100)) }()
+			if _, err := io.WriteString(there, message("taken", "r.1 ", "")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the answer is being written
+			time.Sleep(later)
+			if err := c.Publish([]byte("r.2"), nil); err != nil {
+				t.Fatal(err)
+			}
+			_ = there.SetReadDeadline(time.Now().Add(time.Second))
+			const want = "PUB r.1 0\r\n\r\nPUB r.2 0\r\n\r\n"
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(said, got); err != nil || string(got) != want {
+				t.Errorf("published %s later: %q, %v", later, got, err)
+			}
+		})
+	}
+}
+
 // TestAnIdleConnectionOutlivesTheWriteTimeout: the deadline of one write must not end a later one.
 func TestAnIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
 	t.Parallel()

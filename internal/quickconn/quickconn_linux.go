@@ -62,11 +62,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 		var some int
 		some, errno = writeAvailable(fd, p[n:])
 		n += some
-		if errno == syscall.EAGAIN {
-			errno = 0
-			return false // called again when there is room
-		}
-		return true
+		return errno != syscall.EAGAIN // after that it is called again when there is room
 	})
 	return n, c.explain("write", err, errno)
 }

@@ -13,7 +13,14 @@ import (
 // TestTryWriteDoesNotWait: it writes what there is room for, and returns how much that is.
 func TestTryWriteDoesNotWait(t *testing.T) {
 	t.Parallel()
-	wrapped, plain := pair(t, "tcp")
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) { tryWrite(t, network) })
+	}
+}
+
+func tryWrite(t *testing.T, network string) {
+	t.Parallel()
+	wrapped, plain := pair(t, network)
 	try := wrapped.(Trier)
 	if err := wrapped.SetWriteDeadline(time.Now().Add(-time.Second)); err != nil { // applies only to writes that wait
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -138,10 +139,20 @@ func TestErrorsMatchPackageNet(t *testing.T) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
 			if e := (*net.OpError)(nil); c.want != io.EOF && (!errors.As(err, &e) || e.Net != "tcp" || e.Op != "read" && e.Op != "write" ||
-				e.Timeout() != (c.want == os.ErrDeadlineExceeded)) {
+				e.Timeout() != (c.want == os.ErrDeadlineExceeded) || e.Source != wrapped.LocalAddr() || e.Addr != wrapped.RemoteAddr() ||
+				strings.Count(err.Error(), "tcp") != 1) {
 				t.Errorf("%#v is not as package net words it", err)
 			}
 		})
+	}
+}
+
+// TestEmptyReadIsNotTheEnd, and does not wait.
+func TestEmptyReadIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	wrapped, _ := pair(t, "tcp")
+	if n, err := wrapped.Read(nil); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
 	}
 }
 

@@ -1,0 +1,131 @@
+package keys_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/sqlite"
+)
+
+// TestCacheTTLCountsFromBeforeTheLookup, because the key may be revoked while the answer is on its way.
+func TestCacheTTLCountsFromBeforeTheLookup(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t)
+		r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 900 * time.Millisecond})
+		text, _ := create(t, r, keys.Key{User: "7"})
+		s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+		verified := make(chan keys.Code)
+		go func() { _, code, _ := r.Verify(t.Context(), text); verified <- code }()
+		<-s.entered
+		c.pass(600 * time.Millisecond)
+		close(s.hold)
+		if code := <-verified; code != keys.Valid {
+			t.Errorf("code %q", code)
+		}
+		if _, _, ok := r.VerifyCached(text); !ok {
+			t.Error("it is not cached")
+		}
+		c.pass(300 * time.Millisecond)
+		if _, _, ok := r.VerifyCached(text); ok {
+			t.Error("it is cached for longer than the TTL")
+		}
+	})
+}
+
+// TestMissingIDOvertakenByForgetIsNotCached: the key may exist by then.
+func TestMissingIDOvertakenByForgetIsNotCached(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t)
+		r := registry(t, keys.Config{Store: s, Now: c.now})
+		text, _ := create(t, r, keys.Key{User: "7"})
+		absent := keys.Forge("lim", "AAAAAAAA", text)
+		s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+		verified := make(chan keys.Code)
+		go func() { _, code, _ := r.Verify(t.Context(), absent); verified <- code }()
+		<-s.entered
+		r.Forget("AAAAAAAA")
+		close(s.hold)
+		if code := <-verified; code != keys.Unknown {
+			t.Errorf("code %q", code)
+		}
+		if _, _, ok := r.VerifyCached(absent); ok {
+			t.Error("it is cached")
+		}
+	})
+}
+
+// TestHangingLookupIsGivenUp, though nobody who waits for it gives up.
+func TestHangingLookupIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t)
+		r := registry(t, keys.Config{Store: s, Now: c.now})
+		text, _ := create(t, r, keys.Key{User: "7"})
+		s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+		began := time.Now()
+		_, _, err := r.Verify(t.Context(), text)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// unsure is a store that makes changes and returns an error, as when the answer to a commit is lost. The first ids of new keys
+// exist.
+type unsure struct {
+	*sqlite.Store
+	exist int
+}
+
+var errUnsure = errors.New("connection lost")
+
+func (u *unsure) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
+	_, _, _ = u.Store.RevokeKey(ctx, id, at)
+	return keys.Key{}, false, errUnsure
+}
+
+func (u *unsure) CreateKey(ctx context.Context, k keys.Key) error {
+	if u.exist--; u.exist >= 0 {
+		return keys.ErrExists
+	}
+	return u.Store.CreateKey(ctx, k)
+}
+
+// TestKeyIsForgottenAfterUncertainRevocation, here and by other workers: it may be revoked.
+func TestKeyIsForgottenAfterUncertainRevocation(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	told := ""
+	r := registry(t, keys.Config{Store: &unsure{Store: s.Store}, Now: c.now, Broadcast: func(id string) { told = id }})
+	text, k := create(t, r, keys.Key{User: "7"})
+	wantCode(t, r, text, keys.Valid)
+	if _, err := r.Revoke(t.Context(), k.ID); !errors.Is(err, errUnsure) {
+		t.Error(err)
+	}
+	wantCode(t, r, text, keys.Inactive)
+	if told != k.ID {
+		t.Errorf("other workers were told of %q", told)
+	}
+}
+
+// TestIDsThatExistAreDrawnAgain, a few times: after that the store must be broken.
+func TestIDsThatExistAreDrawnAgain(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	for exist, want := range map[int]error{2: nil, 3: keys.ErrExists} {
+		r := registry(t, keys.Config{Store: &unsure{Store: s.Store, exist: exist}, Now: c.now})
+		text, _, err := r.Create(t.Context(), keys.Key{User: "7"})
+		if !errors.Is(err, want) || (text == "") != (want != nil) {
+			t.Errorf("%d ids exist: %q, %v", exist, text, err)
+		}
+		if want == nil {
+			wantCode(t, r, text, keys.Valid)
+		}
+	}
+}
