@@ -305,6 +305,8 @@ func TestEveryVerbHasHelpWithExamples(t *testing.T) {
 		i.want(t, exitDone, "limiter "+strings.Join(withoutPlaceholders(path), " "), "")
 	}
 	limiter(t, "--help").want(t, exitDone, "migrate status", "")
+	t.Setenv("NATS_URL", "")
+	limiter(t, "serve", "--help").want(t, exitDone, "($NATS_URL)", "") // also an empty variable is one that can be set
 }
 
 // withoutPlaceholders returns the verbs of a path such as "limiter show <key>".

@@ -69,4 +69,8 @@ func TestInvalidVariableIsNamed(t *testing.T) {
 			limiter(t, strings.Fields(test.args)...).want(t, exitUsage, "", test.want)
 		})
 	}
+	t.Run("of another flag with the same beginning", func(t *testing.T) {
+		t.Setenv("ALERTS", "numbers_test.go")
+		limiter(t, "serve", "--alerts-allow", "x").want(t, exitUsage, "", `limiter: --alerts-allow: "x" is not an address`)
+	})
 }

@@ -31,7 +31,7 @@ func Explain(k *kong.Context, err error) string {
 	}
 	typed := map[*kong.Flag]bool{}
 	for _, p := range k.Path {
-		if p.Flag != nil && !p.Resolved {
+		if p.Flag != nil {
 			typed[p.Flag] = true
 		}
 	}

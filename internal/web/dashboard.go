@@ -196,20 +196,21 @@ func (f family) where(label, value string) family {
 	return f
 }
 
-// total adds up all series.
-func (f family) total() (all series) {
+// total adds up the values of all series.
+func (f family) total() (all float64) {
 	for _, s := range f.series {
-		all.value += s.value
-		all.sum += s.sum
-		if all.buckets == nil {
-			all.buckets = slices.Clone(s.buckets)
-			continue
-		}
-		for i := range s.buckets {
-			all.buckets[i].count += s.buckets[i].count
-		}
+		all += s.value
 	}
 	return all
+}
+
+// like returns the series with the labels of s; an empty one if there is none.
+func (f family) like(s series) series {
+	i := slices.IndexFunc(f.series, func(other series) bool { return other.text == s.text })
+	if i < 0 {
+		return series{}
+	}
+	return f.series[i]
 }
 
 // since subtracts an earlier value.
@@ -333,13 +334,13 @@ func (snap snapshot) verbs(before snapshot, span time.Duration) (all []verb) {
 	for _, s := range took.series {
 		name := s.labels["verb"]
 		results := decisions.where("verb", name)
-		if results.total().value == 0 {
+		if results.total() == 0 {
 			continue
 		}
-		of := func(result string) string { return number(results.where("result", result).total().value) }
-		recent := s.since(before.family(took.name).where("verb", name).total())
+		of := func(result string) string { return number(results.where("result", result).total()) }
+		recent := s.since(before.family(took.name).like(s))
 		v := verb{Name: name, Allowed: of("allowed"), Denied: of("denied"), Errors: of("error"),
-			Degraded: number(degraded.where("verb", name).total().value), Rate: rate(recent.value, span), Median: "–", P99: "–"}
+			Degraded: number(degraded.where("verb", name).total()), Rate: rate(recent.value, span), Median: "–", P99: "–"}
 		if recent.value > 0 {
 			v.Median, v.P99 = seconds(recent.quantile(0.5)), seconds(recent.quantile(0.99))
 		}
@@ -366,10 +367,7 @@ func (f family) metric(before family, span time.Duration) metric {
 		}
 		r := row{Labels: s.text, Value: value(f.name, s.value)}
 		if f.counts {
-			recent := s
-			if i := slices.IndexFunc(before.series, func(b series) bool { return b.text == s.text }); i >= 0 {
-				recent = s.since(before.series[i])
-			}
+			recent := s.since(before.like(s))
 			r.Rate = rate(recent.value, span)
 			if s.buckets != nil && recent.value > 0 {
 				unit := number

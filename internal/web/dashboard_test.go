@@ -2,8 +2,11 @@ package web
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -29,8 +32,14 @@ func browse(t *testing.T, d *dashboard) string {
 	if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("%d %s %s", w.Code, w.Header().Get("Content-Type"), w.Body)
 	}
-	if p := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'") {
+	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(w.Body.String())
+	sum := sha256.Sum256([]byte(style[1]))
+	if p := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'") ||
+		!strings.HasSuffix(p, "style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'") { // a browser ignores any other style
 		t.Errorf("policy %q", p)
+	}
+	if w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Vary") != "Accept" {
+		t.Errorf("headers %v", w.Header())
 	}
 	text := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(w.Body.String(), " ")
 	return regexp.MustCompile(`[ \t]+`).ReplaceAllString(text, " ")
@@ -118,6 +127,68 @@ func TestDashboardHighlightsProblems(t *testing.T) {
 	}
 }
 
+// TestDashboardRatesCountFromTheStart until there is an earlier snapshot.
+func TestDashboardRatesCountFromTheStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := newTestDashboard(t, readiness{Ready: true})
+		time.Sleep(10 * time.Second)
+		for range 30 {
+			m.Decided(engine.Check, "denied", "", true, time.Hour)
+		}
+		m.Decided(engine.Consume, "error", "", false, time.Millisecond)
+		page := browse(t, d)
+		for _, want := range []string{" check 0 30 0 30 3 more more ", " consume 0 0 1 0 0.1 1ms 1ms ", "of the last 10s"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("no %q in %s", want, page)
+			}
+		}
+	})
+}
+
+// TestDashboardDoesNotChangeItsSnapshots: each page shows the same until there is a new snapshot.
+func TestDashboardDoesNotChangeItsSnapshots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := newTestDashboard(t, readiness{Ready: true})
+		pages := map[string]bool{}
+		for range 2 {
+			m.Decided(engine.Consume, "allowed", "", false, time.Millisecond)
+			m.Wrote(3, 2, time.Millisecond)
+			clear(pages)
+			for range 3 {
+				pages[browse(t, d)] = true
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if len(pages) != 1 {
+			t.Errorf("%d different pages", len(pages))
+		}
+	})
+}
+
+// TestDashboardShowsMetricsThatCount: what has labels and is 0 would only hide the others. A value that is always 1 says nothing.
+func TestDashboardShowsMetricsThatCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, m := newTestDashboard(t, readiness{Ready: true})
+		m.WatchQueue(func() int { return 0 })
+		m.WatchPolicies(func() (string, float64, int64) { return "ab12", 86400, 0 })
+		m.StoreFailed(engine.ErrConflict)
+		m.Wrote(3, 2, time.Millisecond)
+		page := browse(t, d)
+		for want, shown := range map[string]bool{
+			" limits_queue_depth 0 ": true, " limits_policies_info ab12 \n": true, " limits_policies_loaded_timestamp_seconds 1970-01-02 00:00:00 ": true,
+			" limits_store_errors_total conflict 1 ": true, " commit_unknown ": false, " limits_batch_requests 1, mean 3, 99 % within 4 ": true,
+			"not known": false, // at the very start no time has passed
+		} {
+			if strings.Contains(page, want) != shown {
+				t.Errorf("%q is shown: %v\n%s", want, !shown, page)
+			}
+		}
+	})
+}
+
 // TestDashboardSnapshotIsCachedForASecond, however many people load the page: a snapshot calls the
 // store.
 func TestDashboardSnapshotIsCachedForASecond(t *testing.T) {
@@ -189,9 +260,11 @@ func TestTheDashboardHasEveryMetric(t *testing.T) {
 
 func TestNumbersAreHumanReadable(t *testing.T) {
 	t.Parallel()
+	halves := series{value: 2, buckets: []bucket{{1, 1}, {5, 2}}}
 	for _, c := range []struct{ got, want string }{
 		{number(0), "0"}, {number(7), "7"}, {number(0.12345), "0.123"}, {number(123.4), "123"}, {number(1234567), "1,234,567"},
-		{number(-1234), "-1,234"}, {number(-123), "-123"}, {value("x_bytes", 1<<20), "1 MiB"},
+		{number(-1234), "-1,234"}, {number(-123), "-123"}, {number(99.5), "99.5"}, {number(999.6), "1,000"},
+		{number(math.NaN()), "not known"}, {number(math.Inf(1)), "more"}, {number(halves.quantile(0.5)), "1"}, {number(halves.quantile(0.6)), "5"}, {value("x_bytes", 1<<20), "1 MiB"},
 		{value("x_timestamp_seconds", 0), "never"}, {value("x_timestamp_seconds", 86400), "1970-01-02 00:00:00"},
 		{seconds(0.00025), "250µs"}, {seconds(2.5), "2.5s"},
 		{rate(30, time.Minute), "0.5"},

@@ -101,6 +101,9 @@ func TestPages(t *testing.T) {
 func TestSchemasAreCached(t *testing.T) {
 	s := start(t)
 	resp, _ := get(t, s, "/schemas/events/a.v1.json")
+	if resp.Header.Get("Cache-Control") != "public, max-age=3600" || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+		t.Errorf("headers %v", resp.Header) // tools in browsers use the schemas
+	}
 	again, body := get(t, s, "/schemas/events/a.v1.json", "If-None-Match", resp.Header.Get("ETag"))
 	if again.StatusCode != http.StatusNotModified || body != "" {
 		t.Errorf("%d %s", again.StatusCode, body)
@@ -157,6 +160,71 @@ func TestReadinessIsCheckedOnceAtATime(t *testing.T) {
 	})
 }
 
+// TestHangingCheckIsBounded: each check has 2 s, and a client that has gone waits no longer.
+func TestHangingCheckIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Config{Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+			Ready: func(ctx context.Context) map[string]error {
+				<-ctx.Done()
+				return map[string]error{"store": ctx.Err()}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for patience, want := range map[time.Duration]string{
+			time.Hour:   `{"ready":false,"checks":{"store":"context deadline exceeded"}}`,
+			time.Second: `{"ready":false,"checks":{"worker":"context deadline exceeded"}}`,
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			w, began := httptest.NewRecorder(), time.Now()
+			s.http.Handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil))
+			cancel()
+			if took := time.Since(began); w.Code != 503 || strings.TrimSpace(w.Body.String()) != want || took != min(patience, 2*time.Second) {
+				t.Errorf("%d %s after %s; want %s", w.Code, w.Body, took, want)
+			}
+			synctest.Wait()
+			time.Sleep(2 * time.Second) // the check of the one that has gone ends
+		}
+	})
+}
+
+// TestShutdownCutsOffWhatHangs when its context ends.
+func TestShutdownCutsOffWhatHangs(t *testing.T) {
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	defer close(goOn)
+	s, err := New(Config{Addr: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+		Ready: func(context.Context) map[string]error {
+			close(asked)
+			<-goOn
+			return nil
+		}})
+	if err == nil {
+		err = s.Listen()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		client := http.Client{Timeout: time.Minute}
+		resp, err := client.Get("http://" + s.Addr() + "/readyz")
+		if err == nil {
+			resp.Body.Close()
+		}
+		answered <- err
+	}()
+	<-asked
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := <-answered; err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the request ended with %v", err)
+	}
+}
+
 func TestDrainingIsNotReadyButAlive(t *testing.T) {
 	s := start(t)
 	s.SetDraining()
@@ -188,22 +256,30 @@ func TestMetrics(t *testing.T) {
 	m.WatchBacklog(func(context.Context) (int64, error) { return 9, nil })
 	m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
 	m.Decided(engine.Check, "denied", "token_bucket", true, time.Millisecond)
+	m.Decided(engine.Record, "allowed", "fixed_window", false, time.Millisecond)
 	m.Decided(engine.Refund, "error", "", false, time.Millisecond)
 	m.Decided(engine.Refund+1, "allowed", "", false, time.Millisecond)
 	m.Wrote(3, 2, time.Millisecond)
 	m.StoreFailed(fmt.Errorf("update: %w", engine.ErrConflict))
 	m.StoreFailed(errors.New("no route to host"))
+	m.StoreFailed(fmt.Errorf("commit: %w: %w", engine.ErrCommitUnknown, context.DeadlineExceeded))
+	m.StoreFailed(fmt.Errorf("begin: %w", context.DeadlineExceeded))
+	m.StoreFailed(fmt.Errorf("read: %w", engine.ErrCorrupt))
+	m.WatchDeciding(func() bool { return true })
 
 	s := start(t, func(c *Config) { c.Registry = reg })
 	_, body := get(t, s, "/metrics")
 	for _, want := range []string{
 		`limits_decisions_total{algorithm="sliding_window",result="allowed",verb="consume"} 1`,
 		`limits_decisions_total{algorithm="token_bucket",result="denied",verb="check"} 1`,
+		`limits_decisions_total{algorithm="fixed_window",result="allowed",verb="record"} 1`,
 		`limits_decisions_total{algorithm="none",result="error",verb="refund"} 1`,
 		`limits_request_seconds_bucket{verb="consume",le="0.001"} 1`,
 		`limits_degraded_total{verb="check"} 1`,
 		`limits_batch_requests_sum 3`, `limits_batch_counters_sum 2`, `limits_store_seconds_count 1`,
 		`limits_store_errors_total{kind="conflict"} 1`, `limits_store_errors_total{kind="other"} 1`,
+		`limits_store_errors_total{kind="commit_unknown"} 1`, `limits_store_errors_total{kind="timeout"} 1`,
+		`limits_store_errors_total{kind="corrupt"} 1`, "\nlimits_deciding 1\n",
 		`limits_queue_depth 7`, `limits_leased 11`, `limits_outbox_backlog 9`, `limits_build_info{version="1.2.3"} 1`,
 		`go_goroutines`, `process_cpu_seconds_total`,
 	} {
