@@ -208,3 +208,14 @@ func TestOverlongAttributeIsRefusedWithKey(t *testing.T) {
 		}
 	}
 }
+
+// TestAttributesWithoutValueAreLeftOutWithKey, even if none has one: the key has attributes of its own.
+func TestAttributesWithoutValueAreLeftOutWithKey(t *testing.T) {
+	t.Parallel()
+	url, requests := silentService(t, limits.SubjectVerify, `{"valid":false,"code":"unknown"}`)
+	get(httplimit.Middleware(dial(t, url), httplimit.Config{APIKey: httplimit.Header("X-API-Key"), Deadline: patient,
+		Attributes: map[string]httplimit.Attribute{"route": httplimit.Header("X-Route")}})(hello), header("X-API-Key", "k"))
+	if request := <-requests; strings.Contains(request, "route") {
+		t.Error(request)
+	}
+}

@@ -35,6 +35,7 @@ func TestClientIP(t *testing.T) {
 		{"IPv6 proxy", "[2001:db8:ffff::1]:1", []string{"2001:DB8:0:0::7"}, "2001:db8::7"},
 		{"IPv6 with port", "[2001:db8:ffff::1]:1", []string{"[2001:db8::7]:4711"}, "2001:db8::7"},
 		{"IPv6 zone", "[fe80::1%eth0]:4711", nil, "fe80::1"},
+		{"IPv6 zone behind a proxy", "10.0.0.1:1", []string{"fe80::1%eth0"}, "fe80::1"},
 		{"IPv4 in IPv6", "[::ffff:10.0.0.1]:1", []string{"::ffff:203.0.113.9"}, "203.0.113.9"},
 		{"IPv4 with port", "10.0.0.1:1", []string{"203.0.113.9:80"}, "203.0.113.9"},
 		{"Unix socket", "@", []string{"203.0.113.9"}, "203.0.113.9"},
@@ -65,6 +66,8 @@ func TestATrustedNetworkInIPv6Form(t *testing.T) {
 		{"::ffff:0:0/96", "192.0.2.1:1", "203.0.113.9"},
 		{"::ffff:0:0/96", "[2001:db8::1]:1", "2001:db8::1"},
 		{"::/0", "[2001:db8::1]:1", "203.0.113.9"},
+		{"::ffff:0:0/64", "[::1]:1", "203.0.113.9"},
+		{"::ffff:0:0/64", "10.0.0.1:1", "10.0.0.1"},
 		{"::/0", "10.0.0.1:1", "10.0.0.1"}, // all IPv6 addresses, and no IPv4 address
 	} {
 		r := httptest.NewRequest("GET", "/", nil)

@@ -410,6 +410,13 @@ func TestWarningHidesClientValues(t *testing.T) {
 	if got := log.String(); !strings.Contains(got, "rate limit: charge not confirmed;") {
 		t.Errorf("log of a lost charge:\n%s", got)
 	}
+	log.Reset()
+	get(httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+		Policy: httplimit.Text("there is none"), Mode: httplimit.CheckThenRecord, Deadline: patient,
+	})(hello))
+	if got := log.String(); !strings.Contains(got, "rate limit: no decision;") || !strings.Contains(got, "rate limit: charge not confirmed;") {
+		t.Errorf("log of a request without a decision, whose charge was lost as well:\n%s", got)
+	}
 }
 
 func TestInvalidConfigPanics(t *testing.T) {
