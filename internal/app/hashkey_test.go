@@ -2,6 +2,8 @@ package app
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,7 +26,7 @@ func TestHashKeyFingerprintIsLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, print, found := strings.Cut(log.String(), "fingerprint:")
-		if !found || strings.Contains(log.String(), key) {
+		if !found || strings.Contains(log.String(), key) || strings.Contains(log.String(), "WARN") {
 			t.Fatalf("want a fingerprint, and no key:\n%s", log)
 		}
 		print, _, _ = strings.Cut(print, "]")
@@ -33,6 +35,14 @@ func TestHashKeyFingerprintIsLogged(t *testing.T) {
 	one, again, other := logged(strings.Repeat("k", minHashKey)), logged(strings.Repeat("k", minHashKey)), logged(strings.Repeat("l", minHashKey))
 	if one != again || one == other {
 		t.Errorf("fingerprints %s, %s and %s of a key, itself and another", one, again, other)
+	}
+	o.DatabaseURL = "postgres://" // whose workers do not share a folder, so none is kept
+	o.DataDir = filepath.Join(o.DataDir, "none")
+	if print := logged(strings.Repeat("m", minHashKey)); print == one || print == other {
+		t.Errorf("fingerprint %s of a third key", print)
+	}
+	if _, err := os.Stat(o.DataDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
 	}
 }
 

@@ -69,6 +69,20 @@ func TestReport(t *testing.T) {
 	})
 }
 
+// TestReportOfDenialsAlone: a day on which nothing was allowed is reported, too.
+func TestReportOfDenialsAlone(t *testing.T) {
+	t.Parallel()
+	night, s := time.Date(2026, 3, 30, 0, 3, 0, 0, time.UTC), eachstore.SQLite(t, nil)
+	if err := s.AddUsage(t.Context(), []usage.Count{{ID: usage.ID{Key: "k"}, At: night.Add(-time.Hour).UnixMilli(), Denied: 7}}); err != nil {
+		t.Fatal(err)
+	}
+	var published *limits.Report
+	job := reportJob(s, func() time.Time { return night }, func(_ context.Context, r *limits.Report) error { published = r; return nil })
+	if note, err := job.Run(t.Context()); err != nil || published == nil || len(published.Denied) != 1 {
+		t.Errorf("%q, %v: %+v", note, err, published)
+	}
+}
+
 // TestReportJustAfterMidnight: a day is reported only when every worker has written its counts of it.
 func TestReportJustAfterMidnight(t *testing.T) {
 	t.Parallel()
