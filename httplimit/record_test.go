@@ -83,6 +83,14 @@ func TestRequestFieldsAreCopiedBack(t *testing.T) {
 	}
 }
 
+// recovering is a handler that ends a panic of its handler, as package http does.
+func recovering(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { _ = recover() }()
+		h.ServeHTTP(w, r)
+	})
+}
+
 func TestOnlyCompletedWorkIsCharged(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -113,12 +121,14 @@ func TestOnlyCompletedWorkIsCharged(t *testing.T) {
 		"error":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); w.WriteHeader(200) }, 0},
 		"cost 7":          {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) }, 7},
 		"cost 0":          {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 0) }, 0},
+		"cost below 0":    {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), -1) }, 0},
+		"101, panic":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(101); panic(http.ErrAbortHandler) }, 1},
 		"past any cost":   {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 2*limits.MaxAmount) }, 10},
 		"past the limit":  {func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 11) }, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := get(checkThenRecord(t, c, 10)(tt.handler))
+			w := get(recovering(checkThenRecord(t, c, 10)(tt.handler)))
 			if got := w.Header().Get("X-RateLimit-Remaining"); got != "10" {
 				t.Errorf("X-RateLimit-Remaining %q, want the state before: 10", got)
 			}

@@ -419,6 +419,29 @@ func TestCanRetry(t *testing.T) {
 	}
 }
 
+// TestRetryAtPicksTheDelay that the server meant, within bounds.
+func TestRetryAtPicksTheDelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			want   time.Duration
+			header []string
+		}{
+			{0, []string{"Retry-After", "0", "RateLimit", `"a";r=0;t=30`}}, // the one that is meant for this response
+			{0, []string{"Retry-After", "Fri, 31 Dec 1999 23:00:00 GMT"}},
+			{366 * 24 * time.Hour, []string{"Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT"}},
+			{30 * time.Second, []string{"RateLimit", `"a";r=5;t=1000, "b";r=0;t=30, "c";r=9;t=2000`}}, // b has denied
+			{time.Minute, []string{"RateLimit", `"a";r=0;t=60, "b";r=0;t=30`}},
+		} {
+			open := 0
+			at, ok := httplimit.RetryAt(response(429, &open, tt.header...))
+			if got := time.Until(at); !ok || got != tt.want {
+				t.Errorf("%q: %s, %v, want %s", tt.header, got, ok, tt.want)
+			}
+		}
+	})
+}
+
 func TestCountdown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
