@@ -45,7 +45,7 @@ func RetryAt(resp *http.Response) (at time.Time, ok bool) {
 	if !ok {
 		return time.Time{}, false
 	}
-	return now.Add(min(max(delay, 0), maxDelay)), true
+	return now.Add(min(delay, maxDelay)), true
 }
 
 // latest returns the longest delay among the lines that can be parsed, since they do not say whose limit denied.
