@@ -95,7 +95,9 @@ func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
 // TestHangingWorkerLosesItsTurn has a worker hang while it has the turn: the server takes the turn
 // away.
 func TestHangingWorkerLosesItsTurn(t *testing.T) {
-	still, s := twoStores(t)
+	t.Parallel()
+	url := testenv.Postgres(t)
+	still, s := open(t, Config{URL: url, decisionIdle: decisionIdle}), open(t, Config{URL: url})
 	begun, end := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {

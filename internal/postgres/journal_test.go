@@ -105,7 +105,7 @@ func TestModel(t *testing.T) {
 		if workers[w] != nil {
 			kill(workers[w])
 		}
-		s, err := Open(t.Context(), Config{URL: url, MaxConns: 2})
+		s, err := Open(t.Context(), Config{URL: url, MaxConns: 2, decisionIdle: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

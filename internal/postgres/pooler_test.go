@@ -24,7 +24,7 @@ import (
 // effect.
 func TestSessionPoolerIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t), pool)})
+	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t), pool), decisionIdle: decisionIdle})
 	if err := s.CheckSessions(t.Context()); err != nil {
 		t.Fatal(err)
 	}

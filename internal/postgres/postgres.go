@@ -61,8 +61,8 @@ type Config struct {
 	// is logged unless it is set.
 	Logger *slog.Logger
 
-	// relayTimeout overrides the constant in tests.
-	relayTimeout time.Duration
+	// decisionIdle and relayTimeout override the constants in tests.
+	decisionIdle, relayTimeout time.Duration
 }
 
 const (
@@ -183,7 +183,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
 	decisions.AfterConnect = prepare
 	setTimeouts(decisions, decisionTimeout)
-	configureSession(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), decisionIdle)
+	configureSession(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), orDefault(cfg.decisionIdle, decisionIdle))
 	s.readSlots = make(chan struct{}, max(1, decisions.MaxConns/2))
 	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ func open(t testing.TB, cfg Config) *Store {
 	if cfg.URL == "" {
 		cfg.URL = testenv.Postgres(t)
 	}
+	cfg.decisionIdle = cmp.Or(cfg.decisionIdle, 10*time.Second) // on a busy machine a test may stand still for a second
 	s, err := Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +153,7 @@ func TestSessionSettings(t *testing.T) {
 		"application_name=mine&lock_timeout=77&synchronous_commit=off",
 		"options=-c%20application_name%3Dmine%20-clock_timeout%3D77%20--synchronous-commit%3Doff",
 	} {
-		s := open(t, Config{URL: base + "&" + settings, StatementTimeout: 1234 * time.Millisecond})
+		s := open(t, Config{URL: base + "&" + settings, StatementTimeout: 1234 * time.Millisecond, decisionIdle: decisionIdle})
 		conn := connect(t, s)
 		for name, want := range map[string]string{
 			"application_name": "mine", "lock_timeout": "77ms", "statement_timeout": "1234ms",
