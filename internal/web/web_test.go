@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -222,6 +223,61 @@ func TestShutdownCutsOffWhatHangs(t *testing.T) {
 	}
 	if err := <-answered; err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the request ended with %v", err)
+	}
+}
+
+// TestScrapesAreBounded: no more than 4 wait for a metric that takes long.
+func TestScrapesAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg, goOn := prometheus.NewRegistry(), make(chan struct{})
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow"}, func() float64 { <-goOn; return 1 }))
+		s, err := New(Config{Registry: reg, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		scrape := func() int {
+			w := httptest.NewRecorder()
+			s.http.Handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			return w.Code
+		}
+		var waiting sync.WaitGroup
+		for range 4 {
+			waiting.Go(func() {
+				if code := scrape(); code != http.StatusOK {
+					t.Errorf("one of 4 scrapes: %d", code)
+				}
+			})
+		}
+		synctest.Wait() // all of them wait for the metric
+		time.AfterFunc(time.Second, func() { close(goOn) })
+		if code := scrape(); code != http.StatusServiceUnavailable {
+			t.Errorf("a fifth scrape: %d", code)
+		}
+		waiting.Wait()
+		if code := scrape(); code != http.StatusOK {
+			t.Errorf("a scrape afterwards: %d", code)
+		}
+	})
+}
+
+// TestShutdownFreesTheAddress, even if the server has not begun to serve.
+func TestShutdownFreesTheAddress(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		s, err := New(Config{Addr: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			err = s.Listen()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := s.listener.(*net.TCPListener).SetDeadline(time.Now()); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("it still listens: %v", err)
+		}
 	}
 }
 
