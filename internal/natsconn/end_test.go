@@ -3,10 +3,12 @@ package natsconn
 import (
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 )
 
@@ -92,4 +94,30 @@ func TestUp(t *testing.T) {
 			t.Errorf("%s: it is up behind that", name)
 		}
 	}
+}
+
+// TestTheFirstErrorIsKept: it says why the connection ended. Those that follow from it do not.
+func TestTheFirstErrorIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c, first := New(here, new(Handlers), time.Minute), errors.New("first")
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.Write([]byte("CONNECT {}\r\n"))
+			written <- err
+		}()
+		synctest.Wait() // it is being written
+		c.Fail(first)
+		if err := <-written; !errors.Is(err, first) {
+			t.Errorf("the write that was cut off says %v", err)
+		}
+		for name, end := range map[string]func(){"failed": func() { c.Fail(errors.New("second")) }, "closed": func() { _ = c.Close() }} {
+			end()
+			if err := c.Publish([]byte("r"), nil); !errors.Is(err, first) {
+				t.Errorf("%s again, it says %v", name, err)
+			}
+		}
+	})
 }

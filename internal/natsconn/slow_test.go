@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,4 +77,28 @@ func TestPublishNoWaitFailsOverAWebsocket(t *testing.T) {
 	if err := c.PublishNoWait("a", nil); !errors.Is(err, errors.ErrUnsupported) || s.written() != "GET / HTTP/1.1\r\n" {
 		t.Errorf("%v; %q", err, s.written())
 	}
+}
+
+// TestLargeWriteIsBoundedAsAWhole, though the server goes on reading: nats.go holds its lock while
+// it writes.
+func TestLargeWriteIsBoundedAsAWhole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		c := New(here, new(Handlers), time.Second)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for err := error(nil); err == nil; {
+				time.Sleep(time.Second * 9 / 10)
+				_, err = io.ReadFull(there, make([]byte, chunkSize))
+			}
+		}()
+		began := time.Now()
+		_, err := c.Write(make([]byte, 20*chunkSize))
+		if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != maxChunkTimeouts*time.Second {
+			t.Errorf("%v after %s", err, took)
+		}
+		<-ended
+	})
 }

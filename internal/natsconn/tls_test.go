@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -256,5 +257,73 @@ func TestHandlersCanLagOverTLS(t *testing.T) {
 			caughtUp = true
 		case <-time.After(10 * time.Millisecond):
 		}
+	}
+}
+
+// securedPipe returns a connection that has made TLS over a pipe, the server's end, and what the
+// handshake is to the server. It is for tests with synctest.
+func securedPipe(t *testing.T, certified *httptest.Server, asked tls.ClientAuthType) (c *Conn, there *tls.Conn, shaken chan error) {
+	t.Helper()
+	here, plain := net.Pipe()
+	// A session ticket would wait for the client to read.
+	there = tls.Server(plain, &tls.Config{Certificates: certified.TLS.Certificates, ClientAuth: asked, SessionTicketsDisabled: true})
+	shaken = make(chan error, 1)
+	go func() { shaken <- there.Handshake() }()
+	c = New(here, new(Handlers), time.Second)
+	roots := x509.NewCertPool()
+	roots.AddCert(certified.Certificate())
+	if err := c.StartTLS(&tls.Config{RootCAs: roots, ServerName: "example.com"}); err != nil {
+		t.Fatal(err)
+	}
+	return c, there, shaken
+}
+
+// TestRefusalBehindTheHandshakeIsTold: the client's handshake is over before the server has seen
+// that it has no certificate. The failure of the first write alone would not tell.
+func TestRefusalBehindTheHandshakeIsTold(t *testing.T) {
+	t.Parallel()
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	synctest.Test(t, func(t *testing.T) {
+		c, _, shaken := securedPipe(t, certified, tls.RequireAnyClientCert)
+		_, err := c.Write([]byte("CONNECT {}\r\n"))
+		if err == nil || !strings.Contains(err.Error(), "certificate required") {
+			t.Errorf("%v does not tell what the server wants", err)
+		}
+		if err := <-shaken; err == nil {
+			t.Error("the server has refused nothing")
+		}
+	})
+}
+
+// TestWaitForARefusalIsBounded: the server may say nothing, and a client that reads already gets the
+// refusal itself.
+func TestWaitForARefusalIsBounded(t *testing.T) {
+	t.Parallel()
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	for reads, want := range map[bool]time.Duration{false: time.Second + refusalTimeout, true: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			c, there, shaken := securedPipe(t, certified, tls.NoClientCert)
+			if err := <-shaken; err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			if close(ended); reads {
+				go func() { _, _ = there.Read(make([]byte, 100)) }()
+				if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+					t.Fatal(err)
+				}
+				ended = make(chan struct{})
+				go func() { defer close(ended); _, _ = c.Read(make([]byte, 100)) }()
+				synctest.Wait() // the client reads
+			}
+			began := time.Now()
+			_, err := c.Write([]byte("CONNECT {}\r\n"))
+			if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took != want {
+				t.Errorf("the client reads: %t: %v after %s, want %s", reads, err, took, want)
+			}
+			<-ended
+		})
 	}
 }
