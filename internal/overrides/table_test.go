@@ -100,13 +100,17 @@ func TestRunFollowsTheStore(t *testing.T) {
 	})
 }
 
-// failing is a store that fails while the test says so.
+// failing is a store that fails, or hangs, while the test says so.
 type failing struct {
 	*sqlite.Store
-	away atomic.Bool
+	away, hangs atomic.Bool
 }
 
 func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.Changes, error) {
+	if f.hangs.Load() {
+		<-ctx.Done()
+		return overrides.Changes{}, ctx.Err()
+	}
 	if f.away.Load() {
 		return overrides.Changes{}, errors.New("the store is away")
 	}
@@ -140,6 +144,45 @@ func TestTableIsKeptDuringStoreOutage(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	})
+}
+
+// TestHangingReadIsGivenUp: the next read may succeed.
+func TestHangingReadIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{Store: eachstore.SQLite(t, nil)}
+		set(t, table(t, overrides.Config{Store: s}), "a", 1, 0)
+		s.hangs.Store(true)
+		table := table(t, overrides.Config{Store: s})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go table.Run(ctx)
+		time.Sleep(time.Second)
+		s.hangs.Store(false) // but not for the read that has begun
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		want(t, table, "a", 0, 1)
+	})
+}
+
+// TestStopDuringAReadIsNoOutage: nothing is logged.
+func TestStopDuringAReadIsNoOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{Store: eachstore.SQLite(t, nil)}
+		s.hangs.Store(true)
+		var log strings.Builder
+		table := table(t, overrides.Config{Store: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { table.Run(ctx); close(ended) }()
+		time.Sleep(time.Second) // it reads
+		cancel()
+		<-ended
+		if log.Len() > 0 {
+			t.Error(&log)
+		}
 	})
 }
 

@@ -28,11 +28,15 @@ type notebook struct {
 	requests []Request
 	err      error
 	takes    time.Duration
+	cutOff   int // writes of counts that were cut off
 }
 
 func (n *notebook) AddUsage(ctx context.Context, counts []Count) error {
 	select {
 	case <-ctx.Done():
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.cutOff++
 		return ctx.Err()
 	case <-time.After(n.takes):
 	}
@@ -332,24 +336,6 @@ func TestStoreFails(t *testing.T) {
 	})
 }
 
-// TestCloseMayOutlastOneWrite: at the end it may write more than fits into the time of one write.
-func TestCloseMayOutlastOneWrite(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &notebook{takes: 20 * time.Millisecond}
-		r := record(t, Config{Store: s})
-		const keys = 45_000
-		for i := range keys {
-			r.Tally(decided(engine.Consume, 1, fmt.Sprint(i)))
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if err := r.Close(ctx); err != nil || len(s.counts) != keys {
-			t.Errorf("%d of %d counts written: %v", len(s.counts), keys, err)
-		}
-	})
-}
-
 // TestCommitUnknown writes nothing twice, and reports what is lost. After a write whose fate is
 // unknown nothing more is written in that round, so that it is not lost as well.
 func TestCommitUnknown(t *testing.T) {
@@ -384,18 +370,6 @@ func TestCommitUnknown(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// TestCloseReportsLosses: its numbers come after their nouns, so that any number reads well.
-func TestCloseReportsLosses(t *testing.T) {
-	t.Parallel()
-	s := new(notebook)
-	s.fail(errors.New("the disk is full"))
-	r := record(t, Config{Store: s})
-	r.Tally(decided(engine.Consume, 1, "a"))
-	if err := r.Close(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "the disk is full; lost: counts 1, requests 0") {
-		t.Errorf("Close = %v", err)
 	}
 }
 

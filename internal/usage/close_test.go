@@ -1,0 +1,93 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// TestCloseMayOutlastOneWrite: at the end it may write more than fits into the time of one write.
+func TestCloseMayOutlastOneWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &notebook{takes: 20 * time.Millisecond}
+		r := record(t, Config{Store: s})
+		const keys = 45_000
+		for i := range keys {
+			r.Tally(decided(engine.Consume, 1, fmt.Sprint(i)))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := r.Close(ctx); err != nil || len(s.counts) != keys {
+			t.Errorf("%d of %d counts written: %v", len(s.counts), keys, err)
+		}
+	})
+}
+
+// TestCloseReportsLosses: its numbers come after their nouns, so that any number reads well.
+func TestCloseReportsLosses(t *testing.T) {
+	t.Parallel()
+	s := new(notebook)
+	s.fail(errors.New("the disk is full"))
+	r := record(t, Config{Store: s})
+	r.Tally(decided(engine.Consume, 1, "a"))
+	if err := r.Close(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "the disk is full; lost: counts 1, requests 0") {
+		t.Errorf("Close = %v", err)
+	}
+}
+
+// TestCloseReportsLossesBehindASlowWrite: a write in progress ends early enough for that.
+func TestCloseReportsLossesBehindASlowWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &notebook{takes: 2 * time.Second}
+		r := record(t, Config{Store: s})
+		const keys = 20 * writeRows
+		for i := range keys {
+			r.Tally(decided(engine.Consume, 1, fmt.Sprint(i)))
+		}
+		time.Sleep(writePeriod)
+		synctest.Wait() // it writes
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		err, written := r.Close(ctx), len(s.written())
+		if err == nil || written == 0 || !strings.HasSuffix(err.Error(), fmt.Sprintf("; lost: counts %d, requests 0", keys-written)) {
+			t.Errorf("%d of %d counts are written: %v", written, keys, err)
+		}
+	})
+}
+
+// TestHangingStoreIsGivenUp after the time of one transaction.
+func TestHangingStoreIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t, Config{Store: &notebook{takes: time.Hour}})
+		r.Tally(decided(engine.Consume, 1, "a"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if err := r.Close(ctx); err == nil || time.Since(began) != writeTimeout {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// TestCloseLetsAWriteEnd: if it were cut off it might be unknown whether it is stored.
+func TestCloseLetsAWriteEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &notebook{takes: 2 * time.Second}
+		r := record(t, Config{Store: s})
+		r.Tally(decided(engine.Consume, 1, "a"))
+		time.Sleep(6 * time.Second) // it writes
+		if err := r.Close(t.Context()); err != nil || s.cutOff > 0 || len(s.written()) != 1 {
+			t.Errorf("%d writes were cut off, %v; %d counts are written", s.cutOff, err, len(s.written()))
+		}
+	})
+}
