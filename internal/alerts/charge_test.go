@@ -46,3 +46,32 @@ func TestChargeIsValidWhileEachThrottleHoldsIt(t *testing.T) {
 		}
 	}
 }
+
+// lasting is a limiter whose charges end at given times, one after another.
+type lasting struct {
+	ends []int64
+	back int
+}
+
+func (l *lasting) Consume(context.Context, limits.Request) (*limits.Reply, error) {
+	return &limits.Reply{Allowed: true, Reset: l.ends[l.back]}, nil
+}
+
+func (l *lasting) Settle(context.Context, string, int64) (*limits.Reply, error) {
+	l.back++
+	return &limits.Reply{Allowed: true}, nil
+}
+
+// TestChargeIsMadeAgainIfItEndsTooEarly by more than the limiter's clock may be behind.
+func TestChargeIsMadeAgainIfItEndsTooEarly(t *testing.T) {
+	t.Parallel()
+	const now = start + 60*minute
+	for early, back := range map[int64]int{0: 0, 1000: 0, 1001: 1} {
+		l := &lasting{ends: []int64{now - early + 60*minute, now + 60*minute}}
+		a := Alert{Throttles: []Throttle{{Limit: 20, Window: "1h"}}}
+		refused, err := New(Config{Limiter: l}).throttle(t.Context(), &a, now)
+		if err != nil || refused != "" || l.back != back {
+			t.Errorf("%d ms too early, it was given back %d times, want %d; %q, %v", early, l.back, back, refused, err)
+		}
+	}
+}

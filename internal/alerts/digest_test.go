@@ -90,17 +90,19 @@ func TestLateDigestRespectsQuietHours(t *testing.T) {
 func TestDigestRunsAheadOfStoreClock(t *testing.T) {
 	t.Parallel()
 	for _, silenced := range []bool{false, true} {
-		r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
-		s := r.run()
-		r.take(s, r.exceeded("7", "a", 1))
-		r.seen.wait(t, "held", 1)
-		if silenced {
-			if _, err := r.store.AddSilence(t.Context(), alerts.Silence{ID: "s", User: "7", Reason: "import"}, time.Hour); err != nil {
-				t.Fatal(err)
+		for ahead, want := range map[int64]string{20_000: oneDigest, alerts.DigestLead: oneDigest, alerts.DigestLead + 1: digestQuietUntil} {
+			r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
+			s := r.run()
+			r.take(s, r.exceeded("7", "a", 1))
+			r.seen.wait(t, "held", 1)
+			if silenced {
+				if _, err := r.store.AddSilence(t.Context(), alerts.Silence{ID: "s", User: "7", Reason: "import"}, time.Hour); err != nil {
+					t.Fatal(err)
+				}
 			}
+			r.advance(time.Hour - time.Duration(ahead)*time.Millisecond)
+			r.digests(s, want)
 		}
-		r.advance(time.Hour - 20*time.Second)
-		r.digests(s, oneDigest)
 	}
 }
 
@@ -265,10 +267,15 @@ type refusing struct {
 	alerts.Store
 	users []string
 	asked *int
+	// refused, if set, is called with each failure.
+	refused func()
 }
 
 func (f refusing) DigestAlerts(ctx context.Context, user string, max int, build func([]alerts.Alert, int64) (alerts.DigestDecision, error)) (int, error) {
 	if *f.asked++; slices.Contains(f.users, user) {
+		if f.refused != nil {
+			f.refused()
+		}
 		return 0, errors.New("disk I/O error")
 	}
 	return f.Store.DigestAlerts(ctx, user, max, build)
@@ -288,7 +295,7 @@ func TestFailedDigestDoesNotDelayOtherUsers(t *testing.T) {
 		{"a b c", "0 digests of 0 alerts", 3},
 	} {
 		r, asked := newRig(t, oneAnHour), 0
-		s := r.run(refusing{r.store, strings.Fields(c.failing), &asked})
+		s := r.run(refusing{Store: r.store, users: strings.Fields(c.failing), asked: &asked})
 		for i, user := range []string{"a", "b", "c", "d", "e"} {
 			r.take(s, r.exceeded(user, "sent", 1), r.exceeded(user, "held", 1))
 			r.seen.wait(t, "held", i+1)
@@ -298,6 +305,22 @@ func TestFailedDigestDoesNotDelayOtherUsers(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `user "a"`) || note != c.note || asked != c.asked {
 			t.Errorf("failing for %s: %s after %d users, %v; want %s after %d", c.failing, note, asked, err, c.note, c.asked)
 		}
+	}
+}
+
+// TestStoppedDigestAsksForNoMoreUsers: each would only fail.
+func TestStoppedDigestAsksForNoMoreUsers(t *testing.T) {
+	t.Parallel()
+	r, asked := newRig(t, oneAnHour), 0
+	ctx, stop := context.WithCancel(t.Context())
+	s := r.run(refusing{Store: r.store, users: []string{"a"}, asked: &asked, refused: stop})
+	for i, user := range []string{"a", "b"} {
+		r.take(s, r.exceeded(user, "sent", 1), r.exceeded(user, "held", 1))
+		r.seen.wait(t, "held", i+1)
+	}
+	r.advance(time.Hour)
+	if note, err := s.Digest(ctx); err == nil || asked != 1 {
+		t.Errorf("%d users were asked for: %s, %v", asked, note, err)
 	}
 }
 

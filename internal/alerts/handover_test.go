@@ -91,12 +91,18 @@ func (h *handing) run(t *testing.T) {
 	t.Cleanup(func() { stop(); <-ended })
 }
 
-// take takes denials of so many users.
+// take takes the first denials of some users.
 func (h *handing) take(t *testing.T, from, to int) {
+	t.Helper()
+	h.takeAs(t, "e", from, to)
+}
+
+// takeAs takes denials of some users, in events whose ids begin with a prefix.
+func (h *handing) takeAs(t *testing.T, prefix string, from, to int) {
 	t.Helper()
 	var events []alerts.Event
 	for i := from; i < to; i++ {
-		events = append(events, alerts.Event{ID: fmt.Sprint("e", i), Type: limits.EventExceeded, Time: time.Now().UnixMilli(),
+		events = append(events, alerts.Event{ID: fmt.Sprint(prefix, i), Type: limits.EventExceeded, Time: time.Now().UnixMilli(),
 			Key: fmt.Sprint("k", i), Name: "1m", Window: "1m", User: fmt.Sprint("u", i), Limit: 1, Denied: 1})
 	}
 	if err := h.service.Take(t.Context(), events); err != nil {
@@ -140,14 +146,43 @@ func TestAlertsBeyondTheQueueAreSent(t *testing.T) {
 	for i := range 12 {
 		h.take(t, i*100, (i+1)*100)
 	}
-	// Ten batches fit into the queue.
-	pending, _, err := h.store.PendingAlerts(t.Context(), 1200, time.Millisecond)
-	if err != nil || len(pending) != 200 {
-		t.Fatalf("%d alerts are to be had by others, want 200, %v", len(pending), err)
+	h.take(t, 1200, 1224)
+	h.take(t, 1224, 1225)
+	// Ten batches and 24 alerts fit into the queue.
+	pending, _, err := h.store.PendingAlerts(t.Context(), 1225, time.Millisecond)
+	if err != nil || len(pending) != 201 {
+		t.Fatalf("%d alerts are to be had by others, want 201, %v", len(pending), err)
 	}
 	h.stands.Store(nil)
 	h.run(t)
-	h.told(t, 1200)
+	h.told(t, 1225)
+}
+
+// TestDenialsOfAnOpenAlertCauseNoStorePoll, which would find nothing. But an alert that was silenced, and may be pending
+// again, is sent at once.
+func TestDenialsOfAnOpenAlertCauseNoStorePoll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHanding(t)
+		silence := alerts.Silence{ID: "s", User: "u3", Reason: "a load test"}
+		if _, err := h.store.AddSilence(t.Context(), silence, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		h.run(t)
+		h.take(t, 0, 4)
+		h.told(t, 3)
+		time.Sleep(time.Minute + time.Second/2) // between two polls
+		synctest.Wait()
+		asked := h.store.count("asked")
+		h.takeAs(t, "more", 0, 3)
+		synctest.Wait()
+		if n := h.store.count("asked") - asked; n != 0 {
+			t.Errorf("the store was polled %d times", n)
+		}
+		h.takeAs(t, "more", 3, 4)
+		synctest.Wait()
+		h.told(t, 4)
+	})
 }
 
 // A stop leaves no claimed alert for which the next process would have to wait.

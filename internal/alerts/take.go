@@ -3,6 +3,7 @@ package alerts
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,12 +103,19 @@ func (s *Service) Take(ctx context.Context, events []Event) error {
 		s.handover.add(b.changes.Raised, claimedUntil)
 	}
 	switch {
-	case len(b.changes.Updated) > 0 || b.claim == 0 && len(b.changes.Raised) > 0:
+	case b.leavesPending():
 		s.Wake()
 	case len(b.changes.Raised) > 0:
 		s.signal()
 	}
 	return nil
+}
+
+// leavesPending reports whether the store may have pending alerts of a stored batch that this process has not claimed. An
+// open alert that was silenced is pending again.
+func (b *batch) leavesPending() bool {
+	return b.claim == 0 && len(b.changes.Raised) > 0 ||
+		slices.ContainsFunc(b.changes.Updated, func(a Alert) bool { return a.Notice == Pending })
 }
 
 // Wake makes Run look for pending alerts in the store now. It does not block.
