@@ -121,3 +121,27 @@ func TestTheFirstErrorIsKept(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseEndsAllWrites: the one that goes on, and those that wait for it.
+func TestCloseEndsAllWrites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c, ended := New(here, new(Handlers), time.Minute), make(chan error, 2)
+		for range cap(ended) {
+			go func() {
+				_, err := c.Write([]byte("CONNECT {}\r\n"))
+				ended <- err
+			}()
+			synctest.Wait()
+		}
+		began := time.Now()
+		_ = c.Close()
+		for range cap(ended) {
+			if err := <-ended; err == nil || time.Since(began) > 0 {
+				t.Errorf("a write ended %s later: %v", time.Since(began), err)
+			}
+		}
+	})
+}

@@ -175,7 +175,7 @@ type Conn struct {
 	// writing says that a goroutine writes, without holding mu. Only one does at a time.
 	writing bool
 	// queued counts the bytes ever put into out, and written those that were written. writeDone is
-	// signaled when a write has ended, and when the connection is closed.
+	// signaled when a write has ended, as it does when the connection is closed.
 	queued, written int64
 	writeDone       sync.Cond
 	// err is why nothing can be written any more.
@@ -239,7 +239,6 @@ func (c *Conn) Close() error {
 	if c.err == nil {
 		c.err = net.ErrClosed
 	}
-	c.writeDone.Broadcast()
 	return err
 }
 
