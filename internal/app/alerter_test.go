@@ -144,6 +144,39 @@ func TestAlerterLeavesNothingBehind(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
+// TestNothingIsResolvedWhileEventsWait, on the stream or to be published to it: there may be denials among them.
+func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
+	t.Parallel()
+	resolves := func(t *testing.T, natsURL, databaseURL, want string) {
+		t.Helper()
+		o := options(t)
+		o.NATSURL, o.DatabaseURL = natsURL, databaseURL
+		client, note := limits.NewClient(running(t, RunAlerter, o).connect(t), limits.Timeout(patience)), ""
+		for end := time.Now().Add(patience); note != want; <-time.After(20 * time.Millisecond) {
+			// It fails while the same job runs by its schedule.
+			if r, err := client.RunJob(t.Context(), "alerts-resolve"); err == nil {
+				note = r.Run.Note
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the note is %q, want %q", note, want)
+			}
+		}
+	}
+	t.Run("on a stream that is not there", func(t *testing.T) {
+		t.Parallel()
+		resolves(t, testenv.NATSConfig(t, "").ClientURL(), testenv.Postgres(t), "resolved 0: events are waiting to be processed")
+	})
+	t.Run("in the outbox of a worker that is away", func(t *testing.T) {
+		t.Parallel()
+		databaseURL := testenv.Postgres(t)
+		old := `INSERT INTO outbox (id, type, data) VALUES ('e', 'limits.exceeded', '{}')`
+		if _, err := database(t, databaseURL).Exec(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+		resolves(t, testenv.NATS(t).ClientURL(), databaseURL, "resolved 0: events are waiting to be published")
+	})
+}
+
 // TestSIGHUPWithoutFilesDoesNotStop: SIGHUP may be sent to all processes, including those without a file.
 func TestSIGHUPWithoutFilesDoesNotStop(t *testing.T) {
 	self, err := os.FindProcess(os.Getpid())

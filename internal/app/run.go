@@ -346,15 +346,21 @@ func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	if cfg.Engine != nil {
 		l.metrics.WatchDeciding(service.Deciding)
 	}
-	l.onStop("service", func(ctx context.Context) error {
-		service.HandOver(ctx)                        // until it returns requests are decided, and the engine needs the messages of other workers
-		for _, unsubscribe := range l.unsubscribes { // Stop waits until its connection has no subscription
-			unsubscribe()
-		}
-		return service.Stop(ctx)
-	})
+	l.onStop("service", func(ctx context.Context) error { return l.stopService(ctx, service) })
 	l.serving.Store(true)
 	return nil
+}
+
+// stopService stops the service that answers requests.
+func (l *limiter) stopService(ctx context.Context, service interface {
+	HandOver(ctx context.Context)
+	Stop(ctx context.Context) error
+}) error {
+	service.HandOver(ctx)                        // until it returns requests are decided, and the engine needs the messages of other workers
+	for _, unsubscribe := range l.unsubscribes { // Stop waits until its connection has no subscription
+		unsubscribe()
+	}
+	return service.Stop(ctx)
 }
 
 func (l *limiter) httpAddr() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -97,6 +98,45 @@ type hangingStore struct {
 }
 
 func (s *hangingStore) Close() { <-s.end }
+
+// TestNotReadyBeforeAnyPartStops: load balancers stop using the worker first.
+func TestNotReadyBeforeAnyPartStops(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &limiter{Options: options(t), log: slog.New(slog.DiscardHandler)}
+	var body string
+	err := l.run(ctx, l.startWeb, func(context.Context) error {
+		l.onStop("the part that stops first", func(context.Context) error {
+			_, body = get(t, "http://"+l.web.Addr()+"/readyz")
+			return nil
+		})
+		cancel()
+		return nil
+	})
+	if err != nil || !strings.Contains(body, `"worker":"draining"`) {
+		t.Errorf("/readyz: %s, %v", body, err)
+	}
+}
+
+// stopSteps records in which order a service is stopped.
+type stopSteps []string
+
+func (s *stopSteps) HandOver(context.Context)   { *s = append(*s, "hand over") }
+func (s *stopSteps) Stop(context.Context) error { *s = append(*s, "stop"); return nil }
+
+// TestMessagesOfOthersAreHeardUntilAnotherWorkerDecides, and no longer: the service waits until its connection has no
+// subscription.
+func TestMessagesOfOthersAreHeardUntilAnotherWorkerDecides(t *testing.T) {
+	t.Parallel()
+	l, steps := &limiter{}, stopSteps{}
+	for _, what := range []string{"broadcasts", "announcements"} {
+		l.onStopUnsubscribe(what, func() { steps = append(steps, what) })
+	}
+	if err := l.stopService(t.Context(), &steps); err != nil || !slices.Equal(steps, stopSteps{"hand over", "broadcasts", "announcements", "stop"}) {
+		t.Errorf("%q, %v", steps, err)
+	}
+}
 
 // TestLimiterEndsWhenNATSConnectionIsClosed, so that a supervisor restarts it: over websockets nats.go sees all errors of
 // the server, and gives up after some.
