@@ -60,8 +60,8 @@ func (b *broadcast[T]) send(what T) {
 	}
 }
 
-// listen calls apply for each valid value of at most maxBytes. Unknown members are ignored: a newer
-// worker may send more.
+// listen calls apply for each valid value of at most maxBytes that is sent after it returns. Unknown
+// members are ignored: a newer worker may send more.
 func (b *broadcast[T]) listen(maxBytes int, valid func(T) error, apply func(T)) error {
 	sub, err := b.conn.Subscribe(b.subject, func(m *nats.Msg) {
 		what, err := decodeBroadcast(m.Data, maxBytes, valid)
@@ -77,6 +77,9 @@ func (b *broadcast[T]) listen(maxBytes int, valid func(T) error, apply func(T)) 
 		return fmt.Errorf("subscribe to %s: %w", b.subject, err)
 	}
 	b.sub.Store(sub)
+	// Else what send sends next, which does not wait in the client's buffer, overtakes the subscription, and what others
+	// answer is lost. If the connection breaks meanwhile, the client subscribes anew on the next one.
+	_ = b.conn.FlushTimeout(confirmTimeout)
 	return nil
 }
 

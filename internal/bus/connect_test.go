@@ -307,9 +307,6 @@ func TestForgetReachesEveryWorker(t *testing.T) {
 		if err := f.Listen(func(w engine.Forget) { heard <- w }); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.conn.Flush(); err != nil {
-			t.Fatal(err)
-		}
 		workers = append(workers, f)
 	}
 	nc := dial(t, url)

@@ -381,6 +381,26 @@ func TestOverrideRequests(t *testing.T) {
 	}
 }
 
+// TestListenerHearsWhatFollows: Listen returns when the server has the subscription, since an
+// announcement may overtake what the client has yet to send.
+func TestListenerHearsWhatFollows(t *testing.T) {
+	t.Parallel()
+	nc := connect(t, testenv.NATS(t).ClientURL())
+	for range 100 {
+		a, heard := NewAnnouncer(nc, SubjectStore, slog.New(slog.DiscardHandler)), make(chan string, 1)
+		if err := a.Listen(func(id string) { heard <- id }); err != nil {
+			t.Fatal(err)
+		}
+		a.Announce("own")
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Second):
+			t.Fatal("its own announcement was not heard")
+		}
+		a.Close()
+	}
+}
+
 func TestBadAnnouncementsAreIgnored(t *testing.T) {
 	t.Parallel()
 	nc, log := dial(t, testenv.NATS(t).ClientURL()), new(logBuffer)
