@@ -157,7 +157,7 @@ func (c *compiler) checkName(name, path string) {
 	switch {
 	case name == "":
 		c.Add(path, "is missing; want 1 to 64 letters, digits and . _ - /")
-	case name != "" && !namePattern.MatchString(name):
+	case !namePattern.MatchString(name):
 		c.Add(path, "%s is not a valid name; want 1 to 64 letters, digits and . _ - /", yamlfile.Quote(name))
 	}
 }
