@@ -217,26 +217,12 @@ func logOf(t *testing.T, s usage.Store) {
 func requestLog(t *testing.T, s Store) {
 	logOf(t, s)
 	for _, q := range []usage.LogQuery{{Since: noon, Until: noon + hour, Max: 10}, {Until: future, Prefix: "k:", Max: 10}} {
-		traffic, err := s.Traffic(within(t), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "traffic", traffic, []usage.Traffic{{Key: "k:1", User: "u", Requests: 100}, {Key: "k:2", User: "v", Requests: 3, Errors: 3}})
-		slowest, err := s.SlowestEndpoints(within(t), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "slowest", slowest, []usage.Endpoint{
-			{Endpoint: "/b", Method: "POST", Requests: 3, Mean: 500, P95: 500, Max: 500},
-			{Endpoint: "/a", Method: "GET", Requests: 100, Mean: 50.5, P95: 95, Max: 100},
-		})
-		failures, err := s.EndpointErrors(within(t), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "errors", failures, []usage.Failure{
-			{Endpoint: "/b", Method: "POST", Status: 500, Requests: 2}, {Endpoint: "/b", Method: "POST", Status: 501, Requests: 1},
-		})
+		equalReports(t, s, q, []usage.Traffic{{Key: "k:1", User: "u", Requests: 100}, {Key: "k:2", User: "v", Requests: 3, Errors: 3}},
+			[]usage.Endpoint{
+				{Endpoint: "/b", Method: "POST", Requests: 3, Mean: 500, P95: 500, Max: 500},
+				{Endpoint: "/a", Method: "GET", Requests: 100, Mean: 50.5, P95: 95, Max: 100},
+			},
+			[]usage.Failure{{Endpoint: "/b", Method: "POST", Status: 500, Requests: 2}, {Endpoint: "/b", Method: "POST", Status: 501, Requests: 1}})
 	}
 	traffic, err := s.Traffic(within(t), usage.LogQuery{Until: future, Max: 1})
 	if err != nil || len(traffic) != 1 {
@@ -259,27 +245,33 @@ func requestReports(t *testing.T, s Store) {
 	log("c", 200, 50, 30)
 	log("c", 503, 50, 10)
 	log("a", 200, 50, 40)
-	q := usage.LogQuery{Until: future, Max: 2}
-	traffic, err := s.Traffic(within(t), q)
+	equalReports(t, s, usage.LogQuery{Until: future, Max: 2},
+		[]usage.Traffic{{Key: "k:a", User: "u", Requests: 40}, {Key: "k:b", User: "u", Requests: 40, Errors: 40}},
+		[]usage.Endpoint{
+			{Endpoint: "a", Method: "GET", Requests: 40, Mean: 50, P95: 50, Max: 50},
+			{Endpoint: "c", Method: "GET", Requests: 40, Mean: 50, P95: 50, Max: 50},
+		},
+		[]usage.Failure{{Endpoint: "b", Method: "GET", Status: 500, Requests: 39}, {Endpoint: "c", Method: "GET", Status: 503, Requests: 10}})
+}
+
+// equalReports compares all reports of the request log.
+func equalReports(t *testing.T, s Store, q usage.LogQuery, traffic []usage.Traffic, slowest []usage.Endpoint, failures []usage.Failure) {
+	t.Helper()
+	gotTraffic, err := s.Traffic(within(t), q)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "traffic", traffic, []usage.Traffic{{Key: "k:a", User: "u", Requests: 40}, {Key: "k:b", User: "u", Requests: 40, Errors: 40}})
-	slowest, err := s.SlowestEndpoints(within(t), q)
+	equal(t, "traffic", gotTraffic, traffic)
+	gotSlowest, err := s.SlowestEndpoints(within(t), q)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "slowest", slowest, []usage.Endpoint{
-		{Endpoint: "a", Method: "GET", Requests: 40, Mean: 50, P95: 50, Max: 50},
-		{Endpoint: "c", Method: "GET", Requests: 40, Mean: 50, P95: 50, Max: 50},
-	})
-	failures, err := s.EndpointErrors(within(t), q)
+	equal(t, "slowest", gotSlowest, slowest)
+	gotFailures, err := s.EndpointErrors(within(t), q)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "errors", failures, []usage.Failure{
-		{Endpoint: "b", Method: "GET", Status: 500, Requests: 39}, {Endpoint: "c", Method: "GET", Status: 503, Requests: 10},
-	})
+	equal(t, "errors", gotFailures, failures)
 }
 
 func requestPrune(t *testing.T, s Store) {
