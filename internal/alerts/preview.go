@@ -15,8 +15,8 @@ import (
 type Preview struct {
 	// Events is how many there were, Matched how many of them a rule matched.
 	Events, Matched int64
-	// Alerts are those that would have been raised, in order, as they were after the last event. Notice says which would have been
-	// sent, and which the throttle or quiet hours would have held.
+	// Alerts are those that would have been raised, in order, as they were after the last event. Notice says which would have
+	// been sent, and which the throttle or quiet hours would have held.
 	Alerts []Alert
 	// Sent and Held count them. Withheld counts the warnings that raised no alert because an exceeded alert was open.
 	Sent, Held, Withheld int64

@@ -77,8 +77,9 @@ func (b *broadcast[T]) listen(maxBytes int, valid func(T) error, apply func(T)) 
 		return fmt.Errorf("subscribe to %s: %w", b.subject, err)
 	}
 	b.sub.Store(sub)
-	// Else what send sends next, which does not wait in the client's buffer, overtakes the subscription, and what others
-	// answer is lost. If the connection breaks meanwhile, the client subscribes anew on the next one.
+	// Else what send sends next, which does not wait in the client's buffer, overtakes the
+	// subscription, and what others answer is lost. If the connection breaks meanwhile, the client
+	// subscribes anew on the next one.
 	_ = b.conn.FlushTimeout(confirmTimeout)
 	return nil
 }
