@@ -18,7 +18,7 @@ func TestCacheTTLCountsFromBeforeTheLookup(t *testing.T) {
 		s, c := open(t)
 		r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 900 * time.Millisecond})
 		text, _ := create(t, r, keys.Key{User: "7"})
-		s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+		s.block()
 		verified := make(chan keys.Code)
 		go func() { _, code, _ := r.Verify(t.Context(), text); verified <- code }()
 		<-s.entered
@@ -45,7 +45,7 @@ func TestMissingIDOvertakenByForgetIsNotCached(t *testing.T) {
 		r := registry(t, keys.Config{Store: s, Now: c.now})
 		text, _ := create(t, r, keys.Key{User: "7"})
 		absent := keys.Forge("lim", "AAAAAAAA", text)
-		s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+		s.block()
 		verified := make(chan keys.Code)
 		go func() { _, code, _ := r.Verify(t.Context(), absent); verified <- code }()
 		<-s.entered
@@ -67,7 +67,7 @@ func TestHangingLookupIsGivenUp(t *testing.T) {
 		s, c := open(t)
 		r := registry(t, keys.Config{Store: s, Now: c.now})
 		text, _ := create(t, r, keys.Key{User: "7"})
-		s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+		s.block()
 		began := time.Now()
 		_, _, err := r.Verify(t.Context(), text)
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {

@@ -30,6 +30,9 @@ type counted struct {
 	fail    atomic.Bool
 }
 
+// block makes every lookup wait from now on, until hold is closed.
+func (c *counted) block() { c.entered, c.hold = make(chan struct{}, 200), make(chan struct{}) }
+
 func (c *counted) Key(ctx context.Context, id string) (keys.Key, bool, error) {
 	c.lookups.Add(1)
 	k, found, err := c.Store.Key(ctx, id)
@@ -237,7 +240,7 @@ func TestLookupOvertakenByRevocationIsNotCached(t *testing.T) {
 			s, c := open(t)
 			r := registry(t, keys.Config{Store: s, Now: c.now})
 			text, k := create(t, r, keys.Key{User: "7"})
-			s.entered, s.hold = make(chan struct{}, 10), make(chan struct{})
+			s.block()
 			var before, after keys.Code
 			var done sync.WaitGroup
 			done.Go(func() { _, before, _ = r.Verify(t.Context(), text) })
@@ -269,7 +272,7 @@ func TestLookupsAreShared(t *testing.T) {
 		s, c := open(t)
 		r := registry(t, keys.Config{Store: s, Now: c.now})
 		text, _ := create(t, r, keys.Key{User: "7"})
-		s.entered, s.hold = make(chan struct{}, 200), make(chan struct{})
+		s.block()
 		first, cancel := context.WithCancel(t.Context())
 		gaveUp := make(chan error, 1)
 		go func() { _, _, err := r.Verify(first, text); gaveUp <- err }()
