@@ -400,14 +400,17 @@ func TestDecideIsRepeatable(t *testing.T) {
 	}
 }
 
+// openAlert is what a store knows a minute after start: a is open, and event 2 is new.
+func openAlert(g GroupID, a Alert) TakeState {
+	return TakeState{Now: start + minute, Fresh: map[string]bool{"2": true}, Open: map[GroupID]Alert{g: a}}
+}
+
 func TestSilencedAlertCanBecomePending(t *testing.T) {
 	t.Parallel()
 	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
 	g := b.matches[0].group
 	for notice, want := range map[Notice]Notice{Silenced: Pending, Sent: Sent, Held: Held, Pending: Pending} {
-		known := TakeState{Now: start + minute, Fresh: map[string]bool{"2": true},
-			Open: map[GroupID]Alert{g: {ID: "a", GroupID: g, Notice: notice, RaisedAt: start}}}
-		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].Notice != want {
+		if c, err := b.decide(openAlert(g, Alert{ID: "a", GroupID: g, Notice: notice, RaisedAt: start})); err != nil || len(c.Updated) != 1 || c.Updated[0].Notice != want {
 			t.Errorf("%s: %+v, %v", notice, c.Updated, err)
 		}
 	}
@@ -419,8 +422,8 @@ func TestWordsStayAsTheyWereSent(t *testing.T) {
 	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
 	g := b.matches[0].group
 	for notice, want := range map[Notice]string{Sent: "old", Held: "old", Pending: "user 7 was denied 6 times by policy api (limit 100 per 1m)"} {
-		known := TakeState{Now: start + minute, Fresh: map[string]bool{"2": true},
-			Open: map[GroupID]Alert{g: {ID: "a", GroupID: GroupID{Rule: "denials", Key: g.Key}, Notice: notice, RaisedAt: start, Title: "old", User: "7", Policy: "api", Denied: 5}}}
+		known := openAlert(g, Alert{ID: "a", GroupID: GroupID{Rule: "denials", Key: g.Key}, Notice: notice, RaisedAt: start, Title: "old",
+			User: "7", Policy: "api", Denied: 5})
 		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].Title != want {
 			t.Errorf("%s: %+v, %v", notice, c.Updated, err)
 		}
@@ -433,9 +436,7 @@ func TestAlertRaisedByAClockAheadEndsInTime(t *testing.T) {
 	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
 	g := b.matches[0].group
 	for raised, want := range map[int64]int64{start: start + 11*minute, start + 24*60*minute: start + 11*minute} {
-		known := TakeState{Now: start + minute, Fresh: map[string]bool{"2": true},
-			Open: map[GroupID]Alert{g: {ID: "a", GroupID: g, Notice: Sent, RaisedAt: raised}}}
-		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].ResolveAt != want {
+		if c, err := b.decide(openAlert(g, Alert{ID: "a", GroupID: g, Notice: Sent, RaisedAt: raised})); err != nil || len(c.Updated) != 1 || c.Updated[0].ResolveAt != want {
 			t.Errorf("raised at %d: %+v, %v; want it to end at %d", raised, c.Updated, err, want)
 		}
 	}
