@@ -116,8 +116,21 @@ func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err 
 func (s *Store) foldLoop() {
 	defer close(s.foldLoopDone)
 	journal.Tend(s.stop, s.log, func() (more bool, err error) {
+		if idle, err := s.nothingToFold(); idle || err != nil {
+			return false, err
+		}
 		return s.foldSome(s.stop, func() int { return s.foldPolicy.Aged(s.dirtyStats(), s.foldPolicy.After+journal.TendEvery) })
 	})
+}
+
+// nothingToFold reports whether the journal is empty, so that an idle process begins no transaction.
+func (s *Store) nothingToFold() (bool, error) {
+	release, err := acquire(s.stop, s.writeLock)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	return !s.stale && s.firstSeq > s.lastSeq, nil
 }
 
 // foldAll folds everything, so that the journal is left empty.

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -265,6 +266,30 @@ func TestIdleStoreFolds(t *testing.T) {
 	if n := query(t, s, `SELECT (SELECT count(*) FROM counters) - (SELECT count(*) FROM journal)`); n != 1 {
 		t.Errorf("counters in the table less rows of the journal: %d, want 1", n)
 	}
+}
+
+// TestIdleStoreBeginsNoTransaction, which would take the file's lock each second for nothing.
+func TestIdleStoreBeginsNoTransaction(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := open(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s.writeLock <- struct{}{}
+		begin := s.stmts.begin
+		broken, err := s.conn.PrepareContext(t.Context(), `COMMIT`) // outside a transaction
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.stmts.begin = broken
+		<-s.writeLock
+		time.Sleep(time.Hour)
+		s.writeLock <- struct{}{}
+		s.stmts.begin = begin
+		<-s.writeLock
+		if log.Len() > 0 {
+			t.Error(log.String())
+		}
+	})
 }
 
 // TestCommitUnknown has a commit fail that was not done, and one that was: memory is as the file.
