@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -354,8 +355,9 @@ func TestLateSettleKeepsStoredWindow(t *testing.T) {
 		for _, cost := range []int64{1, 2} {
 			t.Run(fmt.Sprintf("%s, settled to %d", name, cost), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					ahead := time.Until(c.consumed)
-					e := start(t, engine.Config{Store: openTapAt(t, func() time.Time { return time.Now().Add(ahead) })})
+					var ahead atomic.Int64
+					ahead.Store(int64(time.Until(c.consumed)))
+					e := start(t, engine.Config{Store: openTapAt(t, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })})
 					ask(t, e, engine.Request{Limits: []engine.Limit{c.from}, ID: "x"})
 					time.Sleep(c.redefined)
 					ask(t, e, engine.Request{Limits: []engine.Limit{c.to}})
@@ -365,7 +367,7 @@ func TestLateSettleKeepsStoredWindow(t *testing.T) {
 					}
 					admitted := 0
 					for _, pause := range []time.Duration{c.early, c.late} {
-						time.Sleep(pause)
+						ahead.Add(int64(pause))
 						for ask(t, e, engine.Request{Limits: []engine.Limit{c.to}}).Allowed {
 							admitted++
 						}

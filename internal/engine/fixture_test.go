@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,11 @@ import (
 	"github.com/seed503877ad/limits/internal/sqlite"
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
+
+var times = flag.Int("histories", 1, "how many times as many random histories of workers the tests of the engine try")
+
+// histories is how many random histories a test tries: n, or with make fuzz many times as many.
+func histories(n int) int { return n * *times }
 
 // tap wraps a real store: it counts transactions, holds them at a gate, and fails them on demand.
 type tap struct {

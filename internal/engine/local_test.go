@@ -37,11 +37,11 @@ func TestLocalLimiterKeepsExhaustedKeysInFlood(t *testing.T) {
 	t.Parallel()
 	m := &localLimiter{}
 	m.init()
+	w, err := ParseWindow("10h")
+	if err != nil {
+		t.Fatal(err)
+	}
 	limit := func(key string, n int64) Limit {
-		w, err := ParseWindow("10h")
-		if err != nil {
-			t.Fatal(err)
-		}
 		return Limit{CounterID: CounterID{key, "n"}, Algorithm: SlidingWindow, Limit: n, Window: w}
 	}
 	allowed := func(cost int64, limits ...Limit) bool {
