@@ -57,7 +57,7 @@ func TestFatalErrorsAreKeptFromTheClient(t *testing.T) {
 		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
 			t.Fatal(err)
 		}
-		got, want := read(t, c, func() int { return 1 + most }), connecting+"PONG\r\n"+known+message("other", "", "-ERR 'x'\r\n")+"PING\r\n"
+		got, want := read(t, c, 1+most), connecting+"PONG\r\n"+known+message("other", "", "-ERR 'x'\r\n")+"PING\r\n"
 		if got != want {
 			t.Errorf("%d at a time: %q, want %q", most, got, want)
 		}

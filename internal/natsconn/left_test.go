@@ -27,7 +27,7 @@ func TestLeftMessagesAreNotReparsed(t *testing.T) {
 			}
 			return len(all)
 		}})
-		read(t, c, func() int { return readSize })
+		read(t, c, readSize)
 		if given > 2*count {
 			t.Errorf("where one of %d is left handlers were given %d messages, which are %d", every, given, count)
 		}

@@ -17,7 +17,7 @@ func TestAnEndlessLineIsNotBuffered(t *testing.T) {
 			taken += len(all)
 			return len(all)
 		}})
-		rest := read(t, c, func() int { return readSize })
+		rest := read(t, c, readSize)
 		if !strings.HasSuffix(said, rest) || len(rest) < 3*maxLine || taken != 1 {
 			t.Errorf("%s: %d taken, and %d bytes passed", begin, taken, len(rest))
 		}
@@ -47,7 +47,7 @@ func TestLongLines(t *testing.T) {
 				}
 				return len(all)
 			}})
-			if rest := read(t, c, func() int { return readSize }); rest != strings.Repeat(m, 3) || got != "ababab" {
+			if rest := read(t, c, readSize); rest != strings.Repeat(m, 3) || got != "ababab" {
 				t.Errorf("a head of %d bytes, %d at a time: %q were taken, and %d of %d bytes passed", long, chunk, got, len(rest), 3*len(m))
 			}
 		}
@@ -71,7 +71,7 @@ func TestMessagesWithALongReplySubjectAreDropped(t *testing.T) {
 			}})
 		dropped := 0
 		c.handlers.Dropped = func() { dropped++ }
-		if rest := read(t, c, func() int { return readSize }); rest != message("other", longest+" ", "d") || !slices.Equal(taken, []string{"a", "c"}) || dropped != 2 {
+		if rest := read(t, c, readSize); rest != message("other", longest+" ", "d") || !slices.Equal(taken, []string{"a", "c"}) || dropped != 2 {
 			t.Errorf("%d at a time: %q taken, %d dropped, and the client got %.2000q", chunk, taken, dropped, rest)
 		}
 	}

@@ -77,12 +77,11 @@ func openConn(t rapid.TB, s *fakeConn, handlers map[string]Handler) *Conn {
 	return c
 }
 
-// read reads everything, a few bytes at a time.
-func read(t rapid.TB, c *Conn, most func() int) string {
+// read reads everything, at most so many bytes at a time.
+func read(t rapid.TB, c *Conn, most int) string {
 	t.Helper()
 	var all []byte
-	for {
-		p := make([]byte, most())
+	for p := make([]byte, most); ; {
 		n, err := c.Read(p)
 		if all = append(all, p[:n]...); err == io.EOF {
 			return string(all)
@@ -188,7 +187,7 @@ func TestEachMessageGoesToItsHandlerOrTheClient(t *testing.T) {
 			"others": everyOther(func(m Message) { got = append(got, string(m.Reply)+" "+string(m.Data)) }),
 		})
 		size := rapid.SampledFrom([]int{1, 5, 100, readSize}).Draw(t, "room")
-		if rest := read(t, c, func() int { return size }); rest != all.passed.String() {
+		if rest := read(t, c, size); rest != all.passed.String() {
 			t.Fatalf("the client got %.300q of %.300q", rest, all.passed.String())
 		}
 		if diff := cmp.Diff(all.taken, got); diff != "" {
@@ -236,7 +235,7 @@ func FuzzPassed(f *testing.F) {
 		}
 		s := &fakeConn{in: chunks{bytes.NewReader(said), max(1, most)}}
 		c := openConn(t, s, map[string]Handler{"taken": func(*Conn, []Message) int { return 0 }})
-		got := read(t, c, func() int { return 50 })
+		got := read(t, c, 50)
 		missing, ok := strings.CutPrefix(string(said), got)
 		if !ok || missing != "" && !unfinished(missing) {
 			t.Errorf("%.200q of %.200q", got, said)
@@ -273,7 +272,7 @@ func TestMalformedMessagesGoToTheClient(t *testing.T) {
 				}
 				return len(all)
 			}})
-		if rest := read(t, c, func() int { return readSize }); rest != said {
+		if rest := read(t, c, readSize); rest != said {
 			t.Errorf("%s: the client got %q", head, rest)
 		}
 	}
@@ -293,7 +292,7 @@ func TestOtherProtocolsAreNotParsed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := read(t, c, func() int { return 8 }); got != said {
+	if got := read(t, c, 8); got != said {
 		t.Errorf("%q", got)
 	}
 }

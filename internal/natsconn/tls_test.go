@@ -155,7 +155,7 @@ func TestReadingBeforeTheClientWrites(t *testing.T) {
 		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
 			t.Fatal(err)
 		}
-		if rest := read(t, c, func() int { return 7 }); rest != "PONG\r\n" || taken != 1 {
+		if rest := read(t, c, 7); rest != "PONG\r\n" || taken != 1 {
 			t.Errorf("%d at a time: %q, and %d taken", chunk, rest, taken)
 		}
 	}
