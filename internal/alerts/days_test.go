@@ -125,7 +125,6 @@ func TestDaysAcrossDSTChange(t *testing.T) {
 	t.Parallel()
 	for seed, c := range []struct{ zone, change string }{
 		{"Europe/Berlin", "2026-10-25"}, {"Europe/Berlin", "2027-03-28"},
-		{"America/New_York", "2026-11-01"}, {"America/New_York", "2027-03-14"},
 		{"Australia/Lord_Howe", "2026-10-04"}, {"Australia/Lord_Howe", "2027-04-04"}, // by half an hour
 	} {
 		t.Run(strings.ReplaceAll(c.zone, "/", "-")+"-"+c.change, func(t *testing.T) {
@@ -215,15 +214,22 @@ func (w *walk) works() {
 	}
 	w.take(w.process, w.waiting...)
 	w.waiting = nil
-	for end := time.After(patience); ; {
-		_, changed := w.seen.look("")
-		if !slices.ContainsFunc(w.recent(), func(a alerts.Alert) bool { return a.Notice == alerts.Pending }) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-end:
-			w.t.Fatal("alerts are pending yet")
+	end := time.After(patience)
+	for _, a := range w.recent() {
+		for a.Notice == alerts.Pending {
+			_, changed := w.seen.look("")
+			now, _, err := w.store.Alert(w.t.Context(), a.ID)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if now.Notice != alerts.Pending {
+				break
+			}
+			select {
+			case <-changed:
+			case <-end:
+				w.t.Fatalf("%s is pending yet", a.ID)
+			}
 		}
 	}
 }
