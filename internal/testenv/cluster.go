@@ -127,6 +127,13 @@ func enterable(dir string) bool {
 
 func (c *cluster) data() string { return filepath.Join(c.dir, "data") }
 
+// version is the server's major version, 0 if it is unknown.
+func (c *cluster) version() int {
+	file, _ := os.ReadFile(filepath.Join(c.data(), "PG_VERSION"))
+	n, _ := strconv.Atoi(strings.TrimSpace(string(file)))
+	return n
+}
+
 // initdb makes the cluster. It has a password even for tests: a superuser of PostgreSQL can run programs, and every user of
 // the machine can connect to 127.0.0.1. The password is random, so md5 is enough; the 4096 rounds of SCRAM for each
 // connection took a fifth of the time of the tests.

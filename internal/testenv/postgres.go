@@ -46,6 +46,7 @@ type server struct {
 	err      error  // why it did not start, or has no template; it is tried once and reported to each test
 	cluster  *cluster
 	template string // the name of a database with the schema; empty until made
+	strategy string // how databases are copied, as SQL
 }
 
 // database copies the template database for one test.
@@ -54,7 +55,7 @@ func (s *server) database(tb testing.TB, template func() (string, error)) string
 	name := newName()
 	source, err := template()
 	if err == nil {
-		err = s.exec("CREATE DATABASE " + name + " TEMPLATE " + source)
+		err = s.exec("CREATE DATABASE " + name + " TEMPLATE " + source + s.strategy)
 	}
 	if err != nil {
 		tb.Fatalf("testenv: %v", err)
@@ -135,11 +136,15 @@ func (s *server) start() error {
 	}
 	// fsync only protects against a crash of the machine, after which the data of tests is of no use. Without it a killed
 	// server still loses nothing. Tests of crashes use PostgresServer.
-	s.cluster, s.err = newCluster("fsync=off", "full_page_writes=off")
-	if s.err == nil {
-		s.admin = s.cluster.url
+	s.cluster, s.err = newCluster("fsync=off", "full_page_writes=off", "wal_init_zero=off")
+	if s.err != nil {
+		return s.err
 	}
-	return s.err
+	s.admin = s.cluster.url
+	if s.cluster.version() >= 15 {
+		s.strategy = " STRATEGY FILE_COPY" // by default these versions write a copy to their log, too
+	}
+	return nil
 }
 
 // close stops the server, or drops the template on the server of TEST_DATABASE_URL.
