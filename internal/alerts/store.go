@@ -136,8 +136,8 @@ type Store interface {
 	// transaction has to be retried.
 	Take(ctx context.Context, t TakeQuery, decide func(TakeState) (Changes, error)) error
 	// PendingAlerts claims up to max pending alerts, the oldest first, for the lease, and returns them with the store's
-	// clock. No other call returns them before the lease is over. The lease is shorter than an hour: a claim that lasts longer
-	// from now was made while the clock was ahead, and does not count.
+	// clock. No other call returns them before the lease is over, an hour at most: a claim that lasts longer from now was
+	// made while the clock was ahead, and does not count.
 	PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []Alert, now int64, err error)
 	// SaveNotices writes the decisions about pending alerts, and their deliveries, in one transaction. It returns the ids of
 	// the alerts that were still pending.

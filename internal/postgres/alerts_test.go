@@ -196,3 +196,22 @@ func TestTransactionThatWaitedForLockRunsAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestClaimsThatBeginAtOnceShareNoAlert: a claim of an hour by a statement that began five seconds
+// later, and was quicker, is not one of a clock that was ahead.
+func TestClaimsThatBeginAtOnceShareNoAlert(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	a := alerts.Alert{ID: "i", GroupID: alerts.GroupID{Rule: "r", Key: "k"}, Notice: alerts.Pending}
+	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{a.GroupID}}, func(alerts.TakeState) (alerts.Changes, error) {
+		return alerts.Changes{Raised: []alerts.Alert{a}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 0} {
+		if all, _, err := s.PendingAlerts(t.Context(), 9, time.Hour+5*time.Second); err != nil || len(all) != want {
+			t.Errorf("claimed %+v, %v; want %d", all, err, want)
+		}
+	}
+}

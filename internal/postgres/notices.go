@@ -15,10 +15,11 @@ import (
 
 const (
 	// Also returns the previous due_at, because UPDATE returns rows in no particular order. A row
-	// that moved before it was locked stays until the next time.
+	// that moved before it was locked stays until the next time. The minute is for a claim of an
+	// hour by a statement that began later and was quicker.
 	pendingAlertsSQL = `
 WITH due AS MATERIALIZED (
-	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + startMillis + ` OR due_at > ` + startMillis + ` + 3600000)
+	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + startMillis + ` OR due_at > ` + startMillis + ` + 3660000)
 	ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE alerts a SET due_at = ` + startMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`

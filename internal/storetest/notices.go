@@ -122,7 +122,7 @@ func pendingAtOnce(t *testing.T, s Store) {
 	given := make(chan string, 2*alertsInAll)
 	concurrently(t, 6, func(int) error {
 		for range alertsInAll {
-			some, _, err := s.PendingAlerts(within(t), 3, time.Minute)
+			some, _, err := s.PendingAlerts(within(t), 3, time.Hour)
 			if err != nil {
 				return err
 			}
