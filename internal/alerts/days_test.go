@@ -125,6 +125,7 @@ func TestDaysAcrossDSTChange(t *testing.T) {
 	t.Parallel()
 	for seed, c := range []struct{ zone, change string }{
 		{"Europe/Berlin", "2026-10-25"}, {"Europe/Berlin", "2027-03-28"},
+		{"America/New_York", "2026-11-01"}, {"America/New_York", "2027-03-14"},
 		{"Australia/Lord_Howe", "2026-10-04"}, {"Australia/Lord_Howe", "2027-04-04"}, // by half an hour
 	} {
 		t.Run(strings.ReplaceAll(c.zone, "/", "-")+"-"+c.change, func(t *testing.T) {

@@ -17,7 +17,7 @@ func TestFloodOfKeysUsesBoundedMemory(t *testing.T) {
 	x.init()
 	d.init()
 	m.init()
-	const flood = 70_000
+	const flood = 100_000
 	for i := range flood {
 		l := Limit{CounterID: CounterID{Key: "flood:" + strconv.Itoa(i), Name: "1h"}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
 		x.put(newCachedCounter(&l, new(State)), true, new(generations))

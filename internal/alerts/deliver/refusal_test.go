@@ -107,7 +107,7 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 func TestRateLimitedTargetGetsAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const all = 300
+		const all = 1000
 		o := newMemory()
 		for i := range all {
 			o.add("chat", fmt.Sprint(i))

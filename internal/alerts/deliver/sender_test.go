@@ -78,7 +78,7 @@ func TestAttemptsAreSpacedByBackoff(t *testing.T) {
 			seen.note(m)
 			return errors.New(strings.Repeat("bad\n", 1000))
 		}))
-		rest(30 * time.Hour)
+		rest(48 * time.Hour)
 		d := o.get("m")
 		if d.State != alerts.DeliveryDead || d.Attempts != 10 || !strings.HasPrefix(d.Error, "gave up after 10 attempts: bad bad") {
 			t.Errorf("ended as %s after %d tries: %.80s", d.State, d.Attempts, d.Error)
