@@ -80,11 +80,11 @@ crashes: ## kill alerters, NATS and PostgreSQL CRASHES=200 times while events be
 # Packages are found by what their tests import and declare, so that a new package needs no entry here. Only packages that
 # import rapid know its flag.
 .PHONY: fuzz
-fuzz: ## try every property FUZZCHECKS=100000 times, and 9,000 histories of workers, then every fuzz target for FUZZTIME=1m
+fuzz: ## try every property FUZZCHECKS=100000 times, and 8,800 histories of workers, then every fuzz target for FUZZTIME=1m
 	@for dir in $$(grep -rl --include='*_test.go' '"pgregory.net/rapid"' . | xargs -r -n1 dirname | sort -u); do \
 		(set -x; go test -count=1 -timeout 0 $$dir -rapid.checks=$(FUZZCHECKS)) || exit 1; \
 	done
-	go test -race -count=1 -timeout 0 ./internal/engine -run 'DespiteFailures|LeasedTokens|CacheOfTwo' -args -histories 100
+	go test -race -count=1 -timeout 0 ./internal/engine -run 'DespiteFailures|LeasedTokens|CacheOfTwo' -args -histories 40
 	@grep -rn --include='*_test.go' '^func Fuzz[A-Z]' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | \
 	while read -r dir target; do \
 		(set -x; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir </dev/null) || exit 1; \

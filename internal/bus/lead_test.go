@@ -183,7 +183,7 @@ func infos(t *testing.T, nc *nats.Conn, n int) (all []micro.Info) {
 	return nil
 }
 
-// askContinuously sends a request each millisecond until the test ends or end is called, which
+// askContinuously sends requests without a pause until the test ends or end is called, which
 // returns the errors of those that had no answer.
 func askContinuously(t *testing.T, url string) (end func() []error) {
 	nc := dial(t, url)
@@ -195,7 +195,7 @@ func askContinuously(t *testing.T, url string) (end func() []error) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(time.Millisecond):
+			default:
 			}
 			if _, err := nc.Request(limits.SubjectConsume, []byte(hot), patience); err != nil {
 				failed = append(failed, err)

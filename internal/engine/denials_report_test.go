@@ -382,7 +382,7 @@ func TestEventDescribesItsFirstDenial(t *testing.T) {
 // store that sometimes fails.
 func TestDenialsAreReportedOnceDespiteFailures(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(histories(40)) {
+	for seed := range uint64(histories(100)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -129,7 +129,7 @@ func TestLeaseDoesNotCrossRaisedThreshold(t *testing.T) {
 // back the rest, it is exactly what was charged.
 func TestLeasedTokensAreCharged(t *testing.T) {
 	t.Parallel()
-	for range histories(25) {
+	for range histories(60) {
 		seed := rand.Uint64()
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()

@@ -64,7 +64,7 @@ func TestDenialUnderOtherDefinitionIsCached(t *testing.T) {
 func TestCacheOfTwoDefinitionsMatchesStore(t *testing.T) {
 	t.Parallel()
 	remembered := 0
-	for seed := range uint64(histories(25)) {
+	for seed := range uint64(histories(60)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			store := openTap(t)
@@ -109,7 +109,7 @@ func TestCacheOfTwoDefinitionsMatchesStore(t *testing.T) {
 			}
 		})
 	}
-	if remembered < 400 {
+	if remembered < 1000 {
 		t.Errorf("%d answers from memory", remembered)
 	}
 }
