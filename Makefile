@@ -24,13 +24,14 @@ SQLITE_UNRACED := $(foreach c,sqlite/lib libc memory,-gcflags=modernc.org/$(c)=-
 # GOFLAGS also reaches the programs that tests build: with other flags all their imports would be compiled again.
 # GORACE also reaches the programs that tests start: otherwise each would wait for a second before it ends.
 # -p: tests often wait, so one package more than there are processors keeps the processors busy.
+# The packages that wait longest come first, so that others work meanwhile; ./... tests none of them again.
 # -vet=off: make check vets.
 # The last line runs all histories of the engine's laws (see check in model_test.go), without the tests in engine_test, whose
 # store would have to be compiled again.
 .PHONY: test
 test: ## run the tests, with a PostgreSQL and a NATS of their own
 	race=$$(tools/race) && export GORACE=atexit_sleep_ms=0 GOFLAGS="$$(go env GOFLAGS) $$race $(SQLITE_UNRACED) -ldflags=-w" && \
-		go test -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -vet=off -timeout 6m ./...
+		go test -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -vet=off -timeout 6m ./e2e ./internal/bus ./internal/postgres ./...
 	cd internal/engine && go test -vet=off -timeout 6m $$(go list -f '{{join .GoFiles " "}} {{join .TestGoFiles " "}}')
 
 .PHONY: check
