@@ -258,7 +258,7 @@ func TestSlackTextIsEscaped(t *testing.T) {
 	t.Parallel()
 	r := receive(t, nil)
 	m := message()
-	m.Title, m.Text = "<!channel> a&b", "@ALL <https://evil.example|click> ops@hereafter.example ann@mail.example"
+	m.Title, m.Text = "<!channel> a&b", "@ALL <https://evil.example|click> ![x](//evil.example) ops@hereafter.example ann@mail.example"
 	spec := &alerts.ChannelSpec{Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: r.URL + "/" + secret}}
 	c := made(t, config(t), spec)
 	if err := c.Send(t.Context(), m); err != nil {
@@ -268,7 +268,7 @@ func TestSlackTextIsEscaped(t *testing.T) {
 	if err := json.Unmarshal(r.seen[0].body, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ops@\u200bhereafter.example ann@mail.example"
+	want := "[critical] &lt;!channel&gt; a&amp;b\n@\u200bALL &lt;https://evil.example|click&gt; ![x]\u200b(//evil.example) ops@\u200bhereafter.example ann@mail.example"
 	if len(got) != 1 || got["text"] != want {
 		t.Errorf("got %q, want text %q", got, want)
 	}

@@ -53,8 +53,9 @@ func slackText(m *alerts.Message) string {
 	return slackEscape(firstRunes(fmt.Sprintf("[%s] %s\n%s", m.Severity, m.Title, m.Text), maxSlackText))
 }
 
-// slackEscapes are the escapes that Slack requires. Without them <!channel> or <url|words> in a key would take effect.
-var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+// slackEscapes are the escapes that Slack requires. Without them <!channel> or <url|words> in a key would take effect. A
+// zero-width space keeps [words](url) and ![words](url) from being a link and an image in a chat that shows Markdown.
+var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "](", "]\u200b(")
 
 // mention matches the beginning of anything that a receiver may take for a mention. It matches more than a list of names,
 // because receivers differ in where a name ends: for Mattermost @here_ is @here. An @ after a letter or a digit belongs to
