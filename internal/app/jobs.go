@@ -25,8 +25,9 @@ type cleaner interface {
 const (
 	// batchSize rows are removed in one transaction, so that decisions wait for a short time only.
 	batchSize = 500
-	// maxRunTime is how long a run goes on removing; the next run removes the rest.
-	maxRunTime = 10 * time.Minute
+	// maxPruneTime is how long a run goes on removing; the next one, mostly an hour later, removes the rest. It is most of that
+	// hour, because an hour with many keys adds more rows of usage than ten minutes remove.
+	maxPruneTime = 40 * time.Minute
 	// overrideRetention is how long an expired override is still shown.
 	overrideRetention = 30 * 24 * time.Hour
 )
@@ -85,10 +86,10 @@ func maintenanceJobs(o *Options, s cleaner) []jobs.Job {
 // pruneJob removes rows older than retention. did begins the note of a run, such as "removed".
 func pruneJob(name, schedule, did string, retention time.Duration,
 	remove func(ctx context.Context, before time.Time, max int) (int, error)) jobs.Job {
-	return jobs.Job{Name: name, Schedule: schedule, Jitter: time.Minute, Timeout: maxRunTime + 2*time.Minute,
+	return jobs.Job{Name: name, Schedule: schedule, Jitter: time.Minute, Timeout: maxPruneTime + 2*time.Minute,
 		Run: func(ctx context.Context) (string, error) {
 			before := time.Now().Add(-retention)
-			return inBatches(ctx, did, maxRunTime, func(ctx context.Context, max int) (int, error) { return remove(ctx, before, max) })
+			return inBatches(ctx, did, maxPruneTime, func(ctx context.Context, max int) (int, error) { return remove(ctx, before, max) })
 		}}
 }
 

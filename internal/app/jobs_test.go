@@ -96,6 +96,24 @@ func TestMaintenanceJobsRemoveInBatches(t *testing.T) {
 	}
 }
 
+// TestHourlyRemovalsHaveMostOfTheirHour, and end before the next run is due.
+func TestHourlyRemovalsHaveMostOfTheirHour(t *testing.T) {
+	t.Parallel()
+	hourly := 0
+	for _, j := range maintenanceJobs(&Options{UsageMinuteDays: 2, UsageDays: 90, RequestDays: 30}, eachstore.SQLite(t, nil)) {
+		if !strings.HasSuffix(j.Schedule, " * * * *") {
+			continue
+		}
+		hourly++
+		if j.Timeout < 40*time.Minute || j.Timeout+2*j.Jitter >= time.Hour {
+			t.Errorf("%s takes %s at most, and begins up to %s late", j.Name, j.Timeout, j.Jitter)
+		}
+	}
+	if hourly != 3 {
+		t.Errorf("%d hourly jobs, want those of usage and of the request log", hourly)
+	}
+}
+
 func TestRemovalInBatchesEnds(t *testing.T) {
 	t.Parallel()
 	endless := func(context.Context, int) (int, error) { return batchSize, nil }

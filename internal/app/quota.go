@@ -11,8 +11,12 @@ import (
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
-// maxStaleLogged is how many stale counters of a run are logged one by one.
-const maxStaleLogged = 20
+const (
+	// maxStaleLogged is how many stale counters of a run are logged one by one.
+	maxStaleLogged = 20
+	// maxQuotaTime is how long a run goes on.
+	maxQuotaTime = 10 * time.Minute
+)
 
 // quotaCheck reads all counters, some millions in a run. The next run continues after the last counter that this worker
 // read.
@@ -31,8 +35,8 @@ const pagePause = 25 * time.Millisecond
 
 // quotaCheckJob checks that quotas whose window is over read as zero even if their rows are still there.
 func quotaCheckJob(s engine.Store, log *slog.Logger) jobs.Job {
-	q := &quotaCheck{store: s, log: log, maxTime: maxRunTime}
-	return jobs.Job{Name: "quota-check", Schedule: "7 4 * * *", Jitter: time.Minute, Timeout: maxRunTime + 2*time.Minute, Run: q.run}
+	q := &quotaCheck{store: s, log: log, maxTime: maxQuotaTime}
+	return jobs.Job{Name: "quota-check", Schedule: "7 4 * * *", Jitter: time.Minute, Timeout: maxQuotaTime + 2*time.Minute, Run: q.run}
 }
 
 func (q *quotaCheck) run(ctx context.Context) (string, error) {
