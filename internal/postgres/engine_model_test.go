@@ -231,22 +231,14 @@ func (s flakyStore) Update(ctx context.Context, b engine.Batch, decide func(engi
 
 // breakConnections breaks those that there are in one of six ways, or none.
 func (s flakyStore) breakConnections() {
-	switch s.IntN(100) {
-	case 0, 1, 2:
-		s.proxy.loseAnswers()
-	case 3, 4:
-		s.proxy.loseRequests()
-	case 5, 6:
-		s.proxy.breakAnswers(s.IntN(400))
-	case 7, 8:
-		s.proxy.delayRequests(time.Duration(s.IntN(60)) * time.Millisecond)
-	case 9: // for longer than it is tried to find out what became of the transaction
+	switch s.IntN(400) {
+	case 0, 1, 2, 3: // for longer than it is tried to find out what became of the transaction
 		s.proxy.loseAnswersOfNext(1 << 20)
 		time.AfterFunc(2*maxPollFailing, s.proxy.loseAnswers)
-	case 10:
-		if s.IntN(4) == 0 {
-			s.proxy.swallow()
-		}
+	case 4:
+		s.proxy.swallow()
+	default:
+		s.proxy.breakSometimes(s.Rand, 44)
 	}
 }
 

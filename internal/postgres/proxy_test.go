@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"sync"
@@ -168,6 +169,20 @@ func (p *proxy) delayRequests(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loseRequestsTo, p.requestDelay = p.accepted, late
+}
+
+// breakSometimes breaks the existing connections in one of four ways, four of n times.
+func (p *proxy) breakSometimes(r *rand.Rand, n int) {
+	switch r.IntN(n) {
+	case 0:
+		p.loseAnswers()
+	case 1:
+		p.loseRequests()
+	case 2:
+		p.breakAnswers(r.IntN(400))
+	case 3:
+		p.delayRequests(time.Duration(r.IntN(60)) * time.Millisecond)
+	}
 }
 
 // onAnswer closes the connection on which the server answers next, and calls f.
