@@ -58,6 +58,30 @@ func (l *load) count(r limits.Reply, err error) {
 	}
 }
 
+// answersMore waits until 500 more requests were allowed.
+func (l *load) answersMore(t testing.TB) {
+	t.Helper()
+	before := l.allowed.Load()
+	eventually(t, func() error {
+		if n := l.allowed.Load() - before; n < 500 {
+			return fmt.Errorf("%d requests allowed: %s", n, l)
+		}
+		return nil
+	})
+}
+
+// addsUp compares what keys k:0 to k:n-1 have used with the answers: what got none may have been charged, unless it was unheard.
+func (l *load) addsUp(t testing.TB, nc *nats.Conn, n int) {
+	t.Helper()
+	charged := int64(0)
+	for i := range n {
+		charged += used(t, nc, fmt.Sprintf("k:%d", i))
+	}
+	if charged < l.allowed.Load() || charged > l.allowed.Load()+l.failed.Load()-l.unheard.Load() {
+		t.Errorf("%d charged: %s", charged, l)
+	}
+}
+
 func (l *load) String() string {
 	return fmt.Sprintf("%d allowed, %d denied, %d degraded, %d failed, of these %d unheard",
 		l.allowed.Load(), l.denied.Load(), l.degraded.Load(), l.failed.Load(), l.unheard.Load())
