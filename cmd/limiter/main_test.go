@@ -339,11 +339,11 @@ func TestServeOptions(t *testing.T) {
 		}
 		return o
 	}
-	o := parse("--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2")
+	o := parse("--nats-listen", "127.0.0.1:0", "--warning-threshold", "0.2", "--usage-keys", "7")
 	o.Version = ""
 	want := o
 	want.DatabaseURL, want.HTTPAddr, want.Source = "postgres://u:p@db/limits", "off", "//limits.example"
-	want.NATSListen, want.WarningThreshold = "127.0.0.1:0", 0.2
+	want.NATSListen, want.WarningThreshold, want.UsageKeys = "127.0.0.1:0", 0.2, 7
 	want.DataDir, want.OnError, want.NATSURL, want.Alerter = "./data", "allow", "", "auto"
 	if !reflect.DeepEqual(o, want) {
 		t.Errorf("got %+v, want %+v", o, want)

@@ -56,6 +56,7 @@ func TestInvalidVariableIsNamed(t *testing.T) {
 		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},
 		{"USAGE_DAYS", "010", "serve", `--usage-days: "010" is not a whole number in plain decimal digits, or is too large; want one such as 90 (from envar USAGE_DAYS="010")`},
 		{"USAGE_DAYS", "1", "serve --usage-days -1", "--usage-days: -1 is not"},
+		{"USAGE_KEYS", "-1", "serve --http off", "--usage-keys (from USAGE_KEYS): -1 is not between 0 and 10000000; want"},
 		{"CLEANUP_EVERY", "5", "serve", `--cleanup-every: "5" is not a duration with a unit; want one such as 60s (from envar CLEANUP_EVERY="5")`},
 		{"CLEANUP_EVERY", "48h", "serve", "--cleanup-every (from CLEANUP_EVERY): 48h0m0s is neither"},
 		{"WARNING_THRESHOLD", "2", "serve --http off", "--warning-threshold (from WARNING_THRESHOLD): 2 is not between 0 and 1; want"},

@@ -20,6 +20,7 @@ type serveCmd struct {
 	HashKey          string  `name:"hash-key" env:"HASH_KEY" placeholder:"KEY" help:"Key of the filter hash in policies, 16 bytes or more; the same on all workers. Without it one is kept in the data folder, for SQLite only. Better set as HASH_KEY: others can see the arguments of a process."`
 	Source           string  `name:"source" env:"SOURCE" default:"urn:limits" placeholder:"URI" help:"Source of the CloudEvents: a URI that names this service (${default})."`
 	KeyPrefix        string  `name:"key-prefix" env:"KEY_PREFIX" default:"lim" placeholder:"WORD" help:"Beginning of new API keys (${default})."`
+	UsageKeys        int     `name:"usage-keys" env:"USAGE_KEYS" default:"100000" placeholder:"N" help:"How many keys an hour are counted by themselves in the usage, the busiest; the rest are counted together, as other keys (${default})."`
 	Alerter          string  `name:"alerter" env:"ALERTER" enum:"auto,on,off" default:"auto" help:"Whether alerts and jobs run in this process. auto: yes, unless both --nats-url and --database-url are set; then the program alerter runs them. With SQLite, jobs always run (${default})."`
 	settings.Alerts
 	settings.Jobs
@@ -49,7 +50,7 @@ func (c *serveCmd) Validate() error {
 func (c *serveCmd) options() (app.Options, error) {
 	o := app.Options{
 		NATSListen: c.NATSListen, DatabaseURL: c.DatabaseURL, DataDir: c.DataDir, HTTPAddr: c.HTTP, Source: c.Source,
-		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix,
+		WarningThreshold: c.WarningThreshold, OnError: c.OnError, KeyPrefix: c.KeyPrefix, UsageKeys: c.UsageKeys,
 		Policies: c.Policies, HashKey: c.HashKey, Alerter: c.Alerter, Version: programVersion(),
 	}
 	c.NATS.Set(&o)

@@ -55,6 +55,8 @@ type Options struct {
 	HashKey string
 	// CleanupEvery (CLEANUP_EVERY) is how often expired counters and receipts are removed; 0 for only on request.
 	CleanupEvery time.Duration
+	// UsageKeys (USAGE_KEYS) is how many keys are counted by themselves in an hour, at most; 0 for none.
+	UsageKeys int
 	// UsageMinuteDays (USAGE_MINUTE_DAYS) is the age in days at which usage per minute is rolled up to hours.
 	// UsageDays (USAGE_DAYS), RequestDays (REQUEST_DAYS) and JobDays (JOB_DAYS) are the ages at which usage,
 	// the request log and the history of jobs are removed. 0 is never.
@@ -80,6 +82,9 @@ type Options struct {
 // ErrOptions is the error for invalid options. Nothing was started.
 var ErrOptions = errors.New("invalid settings")
 
+// maxUsageKeys bounds what a limiter remembers to count keys by themselves: some 20 bytes for each.
+const maxUsageKeys = 10_000_000
+
 // check parses OnError and reports every mistake that can be found without connecting to a server and without
 // reading a file.
 func (o *Options) check() error {
@@ -103,6 +108,9 @@ func (o *Options) check() error {
 	}
 	if o.KeyPrefix != "" {
 		wrong("--key-prefix", keys.CheckPrefix(o.KeyPrefix))
+	}
+	if o.UsageKeys < 0 || o.UsageKeys > maxUsageKeys {
+		wrong("--usage-keys", fmt.Errorf("%d is not between 0 and %d; want a number such as 100000", o.UsageKeys, maxUsageKeys))
 	}
 	wrong("--hash-key", checkHashKey(o.HashKey))
 	if len(all) == 0 {

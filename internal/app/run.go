@@ -287,7 +287,7 @@ func (l *limiter) startEvents(context.Context) (err error) {
 }
 
 func (l *limiter) startUsage(context.Context) (err error) {
-	l.usage, err = usage.NewRecorder(usage.Config{Store: l.store, Logger: l.log})
+	l.usage, err = usage.NewRecorder(usage.Config{Store: l.store, Logger: l.log, Keys: l.UsageKeys})
 	if err != nil {
 		return err
 	}

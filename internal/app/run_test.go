@@ -34,7 +34,7 @@ const patience = 60 * time.Second
 func options(t *testing.T) Options {
 	return Options{
 		NATSListen: "127.0.0.1:0", DataDir: filepath.Join(t.TempDir(), "data"), HTTPAddr: "127.0.0.1:0",
-		Source: "urn:limits:test", WarningThreshold: 0.1,
+		Source: "urn:limits:test", WarningThreshold: 0.1, UsageKeys: 1000,
 	}
 }
 
@@ -186,6 +186,8 @@ func TestFailedStartLeavesNothingBehind(t *testing.T) {
 		"on-error is unknown":     func(o *Options) { o.OnError = "perhaps" },
 		"the threshold is NaN":    func(o *Options) { o.WarningThreshold = math.NaN() },
 		"the threshold is wrong":  func(o *Options) { o.WarningThreshold = 2 },
+		"too few keys":            func(o *Options) { o.UsageKeys = -1 },
+		"too many keys":           func(o *Options) { o.UsageKeys = maxUsageKeys + 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t)

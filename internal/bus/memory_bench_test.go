@@ -19,7 +19,7 @@ func BenchmarkDenied(b *testing.B) {
 	for _, keys := range []int{1, 10_000} {
 		b.Run(strconv.Itoa(keys), func(b *testing.B) {
 			store := eachstore.SQLite(b, nil)
-			recorder, err := usage.NewRecorder(usage.Config{Store: store, Logger: slog.New(slog.DiscardHandler)})
+			recorder, err := usage.NewRecorder(usage.Config{Store: store, Logger: slog.New(slog.DiscardHandler), Keys: 100_000})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func TestCountsOfOneIDAreSummed(t *testing.T) {
 func TestCountsWithoutRoomAreLost(t *testing.T) {
 	t.Parallel()
 	waits := Count{ID: ID{Key: "waits"}, At: 1, Allowed: 1}
-	r := &Recorder{tally: newTally(), cfg: Config{Pending: 1}, began: time.Now(), pending: []Count{waits}}
+	r := &Recorder{tally: newTally(), ids: newCardinality(manyKeys), cfg: Config{Pending: 1}, began: time.Now(), pending: []Count{waits}}
 	r.tally.shards[0].other = Count{Allowed: 2, Denied: 3} // what had no room there
 	r.takeCounts()
 	if diff := cmp.Diff([]Count{waits}, r.pending); diff != "" {

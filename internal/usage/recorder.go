@@ -23,6 +23,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Every is how often counts and requests are written. Default 5 s.
 	Every time.Duration
+	// Keys is how many ids are counted by themselves in an hour, at most; the others are counted
+	// together, without id. 0 counts all together.
+	Keys int
 	// Queue is how many logged requests may wait; further ones are dropped. Default 8192.
 	Queue int
 	// Pending is how many counts may wait for a store that fails; further ones are dropped. Default
@@ -51,13 +54,16 @@ const writeTimeout = 3 * time.Second
 type Recorder struct {
 	cfg      Config
 	tally    *tally
+	ids      *cardinality
 	requests chan Request
 	// pending are counts that were taken from the tally and are not written yet; each once, in order.
 	pending []Count
 	// logged are requests that were taken from the queue and are not written yet.
 	logged []Request
 	// began is when the counts in the tally began.
-	began   time.Time
+	began time.Time
+	// told is the last hour, since 1970, of which the log tells that it has too many ids.
+	told    int64
 	failing *outage.Log
 
 	other, lostCounts, lostRequests, malformed atomic.Int64
@@ -79,7 +85,8 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	cfg.Queue = cmp.Or(cfg.Queue, 8192)
 	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
-		cfg: cfg, tally: newTally(), requests: make(chan Request, cfg.Queue), began: time.Now(), stopped: make(chan struct{}),
+		cfg: cfg, tally: newTally(), ids: newCardinality(cfg.Keys), requests: make(chan Request, cfg.Queue), began: time.Now(),
+		stopped: make(chan struct{}),
 		failing: outage.New(cfg.Logger, slog.LevelWarn, "cannot write usage; it is kept in memory while there is room", "usage is being written again"),
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
@@ -104,7 +111,8 @@ func (r *Recorder) Malformed() { r.malformed.Add(1) }
 
 // Losses counts what was not recorded as it happened, since the start.
 type Losses struct {
-	// Other counts decisions that were counted without their key, because there were too many keys.
+	// Other counts decisions that were counted without their key, because there were too many keys
+	// at a time, or in an hour.
 	Other int64
 	// Counts and Requests are decisions and log entries that were dropped; Malformed are entries
 	// that could not be read.
@@ -174,16 +182,26 @@ func (r *Recorder) writeDue(now time.Time) bool {
 func (r *Recorder) takeCounts() {
 	at := r.began.Truncate(time.Minute).UnixMilli()
 	r.began = time.Now()
-	r.tally.take(at, func(c Count) {
-		if c.ID == (ID{}) {
-			r.other.Add(c.Allowed + c.Denied)
-		}
-		r.pending = append(r.pending, c)
-	})
-	r.pending = sortAndSum(r.pending)
+	var taken []Count
+	r.tally.take(at, func(c Count) { taken = append(taken, c) })
+	taken = r.ids.limit(sortAndSum(taken), at, r.began)
+	if n := len(taken); n > 0 && taken[n-1].ID == (ID{}) {
+		r.countOther(&taken[n-1])
+	}
+	r.pending = sortAndSum(append(r.pending, taken...))
 	if most := r.cfg.Pending; len(r.pending) > most {
 		r.lose(r.pending[most:])
 		r.pending = slices.Delete(r.pending, most, len(r.pending))
+	}
+}
+
+// countOther counts decisions that are counted without id, and tells of it once an hour.
+func (r *Recorder) countOther(c *Count) {
+	r.other.Add(c.Allowed + c.Denied)
+	if hour := c.At / time.Hour.Milliseconds(); hour > r.told && r.cfg.Keys > 0 {
+		r.told = hour
+		r.cfg.Logger.Warn("more keys than usage has room for in an hour; the busiest are counted by themselves, the rest as other keys (--usage-keys)",
+			"keys", r.cfg.Keys)
 	}
 }
 

@@ -74,10 +74,16 @@ func (n *notebook) written() []Count {
 	return n.counts
 }
 
+// manyKeys is more keys than a test counts.
+const manyKeys = 1 << 20
+
 func record(t testing.TB, cfg Config) *Recorder {
 	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Keys == 0 {
+		cfg.Keys = manyKeys
 	}
 	r, err := NewRecorder(cfg)
 	if err != nil {
@@ -175,7 +181,7 @@ func TestTally(t *testing.T) {
 // names are lost.
 func TestTallyIsBounded(t *testing.T) {
 	t.Parallel()
-	r := &Recorder{tally: newTally(), cfg: Config{Pending: 1 << 20}}
+	r := &Recorder{tally: newTally(), ids: newCardinality(manyKeys), cfg: Config{Pending: 1 << 20}}
 	const keys = 2 * tallyShards * shardIDs
 	for i := range keys {
 		q, d := decided(engine.Consume, 1, fmt.Sprint("key:", i))

@@ -22,7 +22,7 @@ const Patience = 60 * time.Second
 // Options are those of a limiter that needs no server: SQLite in dir, and an embedded NATS server on a free port.
 func Options(dir string) app.Options {
 	return app.Options{
-		NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test", WarningThreshold: 0.1,
+		NATSListen: "127.0.0.1:0", DataDir: dir, HTTPAddr: "off", Source: "urn:limits:test", WarningThreshold: 0.1, UsageKeys: 1000,
 	}
 }
 
