@@ -23,7 +23,8 @@ func newCardinality(most int) *cardinality {
 }
 
 // limit sums up the counts of ids for which there is no room in one count without id, and returns
-// it behind the others. All counts are of the minute that begins at at; each id comes once.
+// it behind the others, in the slice that it was given. All counts are of the minute that begins at
+// at; each id comes once.
 func (c *cardinality) limit(counts []Count, at int64, now time.Time) []Count {
 	hour := at - at%time.Hour.Milliseconds()
 	if hour != c.hour {
@@ -42,6 +43,7 @@ func (c *cardinality) limit(counts []Count, at int64, now time.Time) []Count {
 	if len(kept) < len(counts) {
 		kept = append(kept, other)
 	}
+	clear(counts[len(kept):])
 	return kept
 }
 

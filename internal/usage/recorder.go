@@ -182,13 +182,13 @@ func (r *Recorder) writeDue(now time.Time) bool {
 func (r *Recorder) takeCounts() {
 	at := r.began.Truncate(time.Minute).UnixMilli()
 	r.began = time.Now()
-	var taken []Count
-	r.tally.take(at, func(c Count) { taken = append(taken, c) })
-	taken = r.ids.limit(sortAndSum(taken), at, r.began)
+	waiting := len(r.pending)
+	r.tally.take(at, func(c Count) { r.pending = append(r.pending, c) })
+	taken := r.ids.limit(sortAndSum(r.pending[waiting:]), at, r.began)
 	if n := len(taken); n > 0 && taken[n-1].ID == (ID{}) {
 		r.countOther(&taken[n-1])
 	}
-	r.pending = sortAndSum(append(r.pending, taken...))
+	r.pending = sortAndSum(r.pending[:waiting+len(taken)])
 	if most := r.cfg.Pending; len(r.pending) > most {
 		r.lose(r.pending[most:])
 		r.pending = slices.Delete(r.pending, most, len(r.pending))
