@@ -61,7 +61,7 @@ bench-quick: ## the same, roughly, and only print the figures (2 minutes)
 	$(BENCH) -rounds 1 -seconds 0.9
 
 .PHONY: growth
-growth: ## measure many live counters, cleanup and several workers, and write the figures into docs/ (20 minutes)
+growth: ## measure many live counters, cleanup and several workers, and write the figures into docs/ (10 minutes)
 	go test ./bench -run '^$$' -bench Growth -benchtime 1x -timeout 30m -args -out docs -grow 10000000
 
 .PHONY: soak
@@ -69,7 +69,7 @@ soak: ## serve a steady load for MINUTES=30, watch the table, and write the figu
 	go test ./bench -run '^$$' -bench Soak -benchtime 1x -timeout 0 -args -out docs -minutes $(MINUTES)
 
 .PHONY: alerts-load
-alerts-load: ## publish 100,000 events a minute to alerters, and write the figures into docs/ (10 minutes)
+alerts-load: ## publish 100,000 events a minute to alerters, and write the figures into docs/ (4 minutes)
 	go test ./bench -run '^$$' -bench Alerts -benchtime 1x -timeout 30m -args -out docs -event-seconds 60
 
 .PHONY: crashes

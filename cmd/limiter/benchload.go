@@ -78,7 +78,7 @@ func (l *load) add(nc *nats.Conn, n int, r limits.Request) error {
 	}
 	c := &connection{
 		load: l, nc: nc, inbox: nc.NewInbox() + ".", slots: make([]slot, n), drained: make(chan struct{}),
-		random: rand.New(rand.NewPCG(uint64(len(l.connections)), 0)), tally: newTally(),
+		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), tally: newTally(),
 	}
 	at := bytes.Index(body, []byte(benchKey)) + len("bench:")
 	for i := range c.slots {
