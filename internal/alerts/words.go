@@ -1,8 +1,10 @@
 package alerts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -52,28 +54,53 @@ func formatRFC3339(millis int64) string { return time.UnixMilli(millis).UTC().Fo
 func (r *Rule) words(a *Alert) (title, text string) {
 	f := wordFields(r.Name, a)
 	if title = sanitize(render(r.Words.title, &f, maxTitleBytes), "", maxTitleBytes); title == "" {
-		title = sanitize(defaultTitle(&f), "", maxTitleBytes)
+		title = sanitize(defaultTitle(&f, r.GroupBy), "", maxTitleBytes)
 	}
 	if text = sanitize(render(r.Words.text, &f, maxTextBytes), "\n", maxTextBytes); text == "" {
-		text = sanitize(defaultText(&f), "\n", maxTextBytes)
+		text = sanitize(defaultText(&f, r.GroupBy), "\n", maxTextBytes)
 	}
 	return title, text
 }
 
-// defaultTitle returns for example: user 7 was denied 12 times by policy api (limit 100 per 1m).
-func defaultTitle(f *WordFields) string {
-	subject, by := "user "+f.User, "policy "+f.Policy
-	if f.User == "" {
-		subject = "key " + f.Key
-	}
+// defaultTitle returns for example: user 7 was denied 12 times by policy api (limit 100 per 1m). It names nobody if the
+// alert is about several: 12 requests were denied by policy api (limit 100 per 1m).
+func defaultTitle(f *WordFields, groupBy []string) string {
+	by := "policy " + f.Policy
 	if f.Policy == "" {
 		by = "limit " + f.Name
 	}
 	rate := fmt.Sprintf("(limit %d per %s)", f.Limit, f.Window)
+	subject := subjectOf(f, groupBy)
 	if f.Type == shortType(limits.EventWarning) {
-		return fmt.Sprintf("%s is close to the limit of %s %s", subject, by, rate)
+		return fmt.Sprintf("%s is close to the limit of %s %s", cmp.Or(subject, "somebody"), by, rate)
 	}
-	return fmt.Sprintf("%s was denied %s by %s %s", subject, times(f.Denied), by, rate)
+	how := " by "
+	if !slices.Contains(groupBy, "policy") && !slices.Contains(groupBy, "key") {
+		how = ", last by "
+	}
+	if subject == "" {
+		return fmt.Sprintf("%s denied%s%s %s", requestsWere(f.Denied), how, by, rate)
+	}
+	return fmt.Sprintf("%s was denied %s%s%s %s", subject, times(f.Denied), how, by, rate)
+}
+
+// subjectOf names the user or the key that all events of an alert have in common. It is empty if they may be of several.
+func subjectOf(f *WordFields, groupBy []string) string {
+	byUser := slices.Contains(groupBy, "user")
+	switch {
+	case byUser && f.User != "":
+		return "user " + f.User
+	case byUser, slices.Contains(groupBy, "key"), f.Policy == "" && slices.Contains(groupBy, "policy"):
+		return "key " + f.Key
+	}
+	return ""
+}
+
+func requestsWere(n int64) string {
+	if n == 1 {
+		return "1 request was"
+	}
+	return fmt.Sprintf("%d requests were", n)
 }
 
 func times(n int64) string {
@@ -84,10 +111,13 @@ func times(n int64) string {
 }
 
 // defaultText returns what the default title leaves out: the key, the times and the rule.
-func defaultText(f *WordFields) string {
+func defaultText(f *WordFields, groupBy []string) string {
 	what := fmt.Sprintf("Limit %s of key %s: %d per %s.", f.Name, f.Key, f.Limit, f.Window)
 	if f.Policy != "" {
 		what = fmt.Sprintf("Policy %s, limit %s of key %s: %d per %s.", f.Policy, f.Name, f.Key, f.Limit, f.Window)
+	}
+	if subjectOf(f, groupBy) == "" {
+		what = "The last one: " + what
 	}
 	when := "At " + f.Last + "."
 	if f.First != f.Last {

@@ -11,7 +11,7 @@ import (
 
 func TestDefaultWords(t *testing.T) {
 	t.Parallel()
-	r := &Rule{Name: "heavy"}
+	r := &Rule{Name: "heavy", GroupBy: defaultGroupBy}
 	denied := exampleAlerts[0]
 	inline := denied
 	inline.User, inline.Policy, inline.Denied, inline.FirstAt = "", "", 1, inline.LastAt
@@ -35,6 +35,37 @@ func TestDefaultWords(t *testing.T) {
 		title, text := r.words(&c.alert)
 		if title != c.title || text != c.text {
 			t.Errorf("%q\n%q, want\n%q\n%q", title, text, c.title, c.text)
+		}
+	}
+}
+
+// TestDefaultWordsOfSeveral: an alert whose events may be of several users, keys or policies does not say that one of them
+// was denied that often.
+func TestDefaultWordsOfSeveral(t *testing.T) {
+	t.Parallel()
+	denied := exampleAlerts[0]
+	once, inline, warned := denied, denied, denied
+	once.Denied, inline.Policy, warned.Type = 1, "", limits.EventWarning
+	for _, c := range []struct {
+		groupBy string
+		alert   Alert
+		title   string
+		last    bool // the text says that what it names is the last one
+	}{
+		{"policy", denied, "12 requests were denied by policy api (limit 100 per 1m)", true},
+		{"policy, window", once, "1 request was denied by policy api (limit 100 per 1m)", true},
+		{"policy", inline, "key api:user:7 was denied 12 times by limit minute (limit 100 per 1m)", false},
+		{"policy", warned, "somebody is close to the limit of policy api (limit 100 per 1m)", true},
+		{"window", denied, "12 requests were denied, last by policy api (limit 100 per 1m)", true},
+		{"name", inline, "12 requests were denied, last by limit minute (limit 100 per 1m)", true},
+		{"user", denied, "user 7 was denied 12 times, last by policy api (limit 100 per 1m)", false},
+		{"key", denied, "key api:user:7 was denied 12 times by policy api (limit 100 per 1m)", false},
+		{"user, key", denied, "user 7 was denied 12 times by policy api (limit 100 per 1m)", false},
+	} {
+		r := parseGood(t, "rules: [{name: a, groupBy: ["+c.groupBy+"]}]").Rules[0]
+		title, text := r.words(&c.alert)
+		if last := strings.HasPrefix(text, "The last one: "); title != c.title || last != c.last {
+			t.Errorf("by %s: %q, want %q\n%s", c.groupBy, title, c.title, text)
 		}
 	}
 }
