@@ -122,9 +122,9 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	s := open(t, Config{URL: url})
-	if _, err := connect(t, s).Exec(t.Context(), `CREATE VIEW needs AS SELECT * FROM outbox_refused`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, connect(t, s), `
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+CREATE TRIGGER refuse BEFORE DELETE ON goose_db_version EXECUTE FUNCTION refuse()`)
 	last, err := knownVersion()
 	if err != nil {
 		t.Fatal(err)
