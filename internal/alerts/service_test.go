@@ -320,6 +320,42 @@ func TestNothingIsResolvedWhileEventsAreNotPublished(t *testing.T) {
 	}
 }
 
+// TestCountsAreForgottenWhenNothingCanAddToThem: users may be made up by anybody, and each has a count. It is kept for as long
+// as a rule counts and some hours; for longer while events wait, which are counted at their own time.
+func TestCountsAreForgottenWhenNothingCanAddToThem(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "rules: [{name: a, threshold: {denials: 5, within: 10m}}, {name: b, match: {policy: other}, threshold: {denials: 5, within: 1d}}]")
+	s := r.run()
+	r.take(s, r.exceeded("7", "api", 4))
+	waits, unpublished, broken := false, time.Duration(0), errors.New("the store is away")
+	var failure error
+	s.CaughtUp = func() time.Time {
+		if waits {
+			return time.Time{}
+		}
+		return time.Now().Add(time.Hour)
+	}
+	s.Unpublished = func(context.Context) (time.Duration, error) { return unpublished, failure }
+	now := r.clock.now()
+	forget := func(what string, after time.Duration, want int) {
+		t.Helper()
+		if n, err := s.Forget(t.Context(), now.Add(after), 9); n != want || !errors.Is(err, failure) {
+			t.Errorf("%s: forgot %d, %v; want %d", what, n, err, want)
+		}
+	}
+	forget("within the day of a rule, and six hours", 30*time.Hour-time.Minute, 0)
+	waits = true
+	forget("while events wait", 7*24*time.Hour, 0)
+	waits, unpublished = false, time.Minute
+	forget("while events are not published", 7*24*time.Hour, 0)
+	unpublished, failure = 0, broken
+	forget("while it is not known whether events wait", 31*time.Hour, 0)
+	failure = nil
+	forget("after that", 31*time.Hour+time.Minute, 1) // the time of a change is rounded up to an hour
+	waits = true
+	forget("the event's id, a day after the stream", 8*24*time.Hour+time.Minute, 1)
+}
+
 // TestTwoServicesShareTheWork: each alert is sent once, and no user is sent more than 20.
 func TestTwoServicesShareTheWork(t *testing.T) {
 	t.Parallel()

@@ -209,7 +209,8 @@ type Store interface {
 	// PruneAlerts removes up to max of each: alerts that were resolved before a time (held ones only after a digest has
 	// included them), deliveries and silences that ended, and poison.
 	PruneAlerts(ctx context.Context, before time.Time, max int) (int, error)
-	// PruneTaken removes up to max ids of events that were taken before a time, and groups that have not changed since and
-	// have no open alert.
+	// PruneTaken removes up to max ids of events that were taken before a time. PruneGroups removes up to max groups that
+	// have not changed since and have no open alert.
 	PruneTaken(ctx context.Context, before time.Time, max int) (int, error)
+	PruneGroups(ctx context.Context, before time.Time, max int) (int, error)
 }

@@ -199,10 +199,6 @@ func parallel(spec *alerts.ChannelSpec) int {
 	return 8
 }
 
-// takenRetention is how long the ids of events and the counts of denials are kept: longer than the stream keeps events, so
-// that a redelivered event is recognized, and longer than the window of a threshold, which is at most 7 days.
-const takenRetention = 8 * 24 * time.Hour
-
 // alertJobs are the jobs that run if alerts run here.
 func (l *limiter) alertJobs() []jobs.Job {
 	all := []jobs.Job{
@@ -212,7 +208,7 @@ func (l *limiter) alertJobs() []jobs.Job {
 	if l.AlertDays > 0 {
 		all = append(all, pruneJob("alerts-prune", "57 * * * *", "removed", days(l.AlertDays), l.store.PruneAlerts))
 	}
-	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", takenRetention, l.store.PruneTaken))
+	return append(all, pruneJob("alert-events-prune", "3 * * * *", "removed", 0, l.alerts.Forget))
 }
 
 // eventBatch is how many events, and how many pending alerts, are handled together. It is small with SQLite, where

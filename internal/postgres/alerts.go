@@ -114,12 +114,14 @@ DELETE FROM alert_events WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM alert_events WHERE taken_at < $1 ORDER BY taken_at LIMIT $2 FOR UPDATE SKIP LOCKED))`
 )
 
-// pruning is a statement that removes rows older than a time; act names it in errors.
-type pruning struct{ act, statement string }
-
-// prune runs all statements, and returns how many rows they removed.
-func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
-	for _, p := range all {
+// PruneAlerts implements [alerts.Store].
+func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (total int, err error) {
+	for _, p := range []struct{ act, statement string }{
+		{"remove old alerts", pruneAlertsSQL},
+		{"remove old deliveries", pruneDeliveriesSQL},
+		{"remove old silences", pruneSilencesSQL},
+		{"remove old poison messages", prunePoisonSQL},
+	} {
 		n, err := s.exec(ctx, p.act, p.statement, before.UnixMilli(), max)
 		if err != nil {
 			return total, err
@@ -129,18 +131,12 @@ func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pru
 	return total, nil
 }
 
-// PruneAlerts implements [alerts.Store].
-func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.prune(ctx, before, max,
-		pruning{"remove old alerts", pruneAlertsSQL},
-		pruning{"remove old deliveries", pruneDeliveriesSQL},
-		pruning{"remove old silences", pruneSilencesSQL},
-		pruning{"remove old poison messages", prunePoisonSQL})
-}
-
 // PruneTaken implements [alerts.Store].
 func (s *Store) PruneTaken(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.prune(ctx, before, max,
-		pruning{"remove old event ids", pruneTakenSQL},
-		pruning{"remove old event groups", pruneGroupsSQL})
+	return s.exec(ctx, "remove old event ids", pruneTakenSQL, before.UnixMilli(), max)
+}
+
+// PruneGroups implements [alerts.Store].
+func (s *Store) PruneGroups(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.exec(ctx, "remove old event groups", pruneGroupsSQL, before.UnixMilli(), max)
 }

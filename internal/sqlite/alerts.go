@@ -90,12 +90,14 @@ DELETE FROM alert_events WHERE id IN (
 	SELECT id FROM alert_events WHERE taken_at < ?1 ORDER BY taken_at LIMIT ?2)`
 )
 
-// pruning is a statement that removes rows older than a time; act names it in errors.
-type pruning struct{ act, statement string }
-
-// prune runs all statements, and returns how many rows they removed.
-func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pruning) (total int, err error) {
-	for _, p := range all {
+// PruneAlerts implements [alerts.Store].
+func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (total int, err error) {
+	for _, p := range []struct{ act, statement string }{
+		{"remove old alerts", pruneAlertsSQL},
+		{"remove old deliveries", pruneDeliveriesSQL},
+		{"remove old silences", pruneSilencesSQL},
+		{"remove old poison messages", prunePoisonSQL},
+	} {
 		n, err := s.change(ctx, p.act, p.statement, before.UnixMilli(), max)
 		if err != nil {
 			return total, err
@@ -105,18 +107,12 @@ func (s *Store) prune(ctx context.Context, before time.Time, max int, all ...pru
 	return total, nil
 }
 
-// PruneAlerts implements [alerts.Store].
-func (s *Store) PruneAlerts(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.prune(ctx, before, max,
-		pruning{"remove old alerts", pruneAlertsSQL},
-		pruning{"remove old deliveries", pruneDeliveriesSQL},
-		pruning{"remove old silences", pruneSilencesSQL},
-		pruning{"remove old poison messages", prunePoisonSQL})
-}
-
 // PruneTaken implements [alerts.Store].
 func (s *Store) PruneTaken(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.prune(ctx, before, max,
-		pruning{"remove old event ids", pruneTakenSQL},
-		pruning{"remove old event groups", pruneGroupsSQL})
+	return s.change(ctx, "remove old event ids", pruneTakenSQL, before.UnixMilli(), max)
+}
+
+// PruneGroups implements [alerts.Store].
+func (s *Store) PruneGroups(ctx context.Context, before time.Time, max int) (int, error) {
+	return s.change(ctx, "remove old event groups", pruneGroupsSQL, before.UnixMilli(), max)
 }

@@ -97,7 +97,7 @@ func groupChanges(t *testing.T, s Store, pass func(d time.Duration)) {
 	count(`1`, both...)
 	pass(3 * time.Hour)
 	now := count(`2`, group("changes")).Now
-	if n, err := s.PruneTaken(within(t), time.UnixMilli(now-hour), 9); n != 1 || err != nil {
+	if n, err := s.PruneGroups(within(t), time.UnixMilli(now-hour), 9); n != 1 || err != nil {
 		t.Errorf("removed %d, %v; want the group that rests", n, err)
 	}
 	seen := take(t, s, alerts.TakeQuery{Groups: both}, nil)

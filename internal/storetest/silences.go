@@ -189,11 +189,14 @@ func pruneTaken(t *testing.T, s Store) {
 	})
 	equal(t, "removed with alerts", prune(t, s), 0)
 	for i, c := range []struct {
-		before    time.Time
-		max, want int // of events, of which there are 4, and of groups, of which 2 have no open alert
-	}{{began, 9, 0}, {laterThanAll(), 1, 1 + 1}, {laterThanAll(), 2, 2 + 1}, {laterThanAll(), 2, 1}, {laterThanAll(), 2, 0}} {
-		if n, err := s.PruneTaken(within(t), c.before, c.max); n != c.want || err != nil {
-			t.Errorf("forget %d: %d, %v; want %d", i, n, err, c.want)
+		before              time.Time
+		max, events, groups int // there are 4 events, and 2 groups without an open alert
+	}{{began, 9, 0, 0}, {laterThanAll(), 1, 1, 1}, {laterThanAll(), 2, 2, 1}, {laterThanAll(), 2, 1, 0}, {laterThanAll(), 2, 0, 0}} {
+		if n, err := s.PruneTaken(within(t), c.before, c.max); n != c.events || err != nil {
+			t.Errorf("forget events %d: %d, %v; want %d", i, n, err, c.events)
+		}
+		if n, err := s.PruneGroups(within(t), c.before, c.max); n != c.groups || err != nil {
+			t.Errorf("forget groups %d: %d, %v; want %d", i, n, err, c.groups)
 		}
 	}
 	seen := take(t, s, alerts.TakeQuery{Events: []string{"1"}, Groups: groups}, nil)

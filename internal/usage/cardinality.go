@@ -26,8 +26,7 @@ func newCardinality(most int) *cardinality {
 // it behind the others, in the slice that it was given. All counts are of the minute that begins at
 // at; each id comes once.
 func (c *cardinality) limit(counts []Count, at int64, now time.Time) []Count {
-	hour := at - at%time.Hour.Milliseconds()
-	if hour != c.hour {
+	if hour := at - at%time.Hour.Milliseconds(); hour != c.hour {
 		c.hour = hour
 		clear(c.seen)
 	}
@@ -51,8 +50,9 @@ func (c *cardinality) limit(counts []Count, at int64, now time.Time) []Count {
 // busy later, evenly.
 func (c *cardinality) room(now time.Time) int {
 	late := c.most / 4
-	elapsed := min(max(now.Sub(time.UnixMilli(c.hour)), 0), time.Hour)
-	return max(c.most-late+int(int64(late)*int64(elapsed)/int64(time.Hour))-len(c.seen), 0)
+	const hour = int64(time.Hour / time.Millisecond)
+	elapsed := min(max(now.UnixMilli()-c.hour, 0), hour)
+	return max(c.most-late+int(int64(late)*elapsed/hour)-len(c.seen), 0)
 }
 
 // admit admits the ids that are new in this hour, or the busiest of them if there are more than room.
