@@ -49,8 +49,8 @@ type taken struct {
 	worker, server, wal float64 // µs, µs, bytes
 }
 
-// tableRows are the rows of the first table. The generator draws the same keys each time it is started. So the warmup of all
-// keys takes longer than a worker remembers the keys that were drawn first.
+// tableRows are the rows of the first table. The warmup of all keys is long enough for a worker to have more keys than it
+// caches, and than usage counts by themselves; the measurement draws others.
 var tableRows = []struct {
 	name   string
 	large  bool
