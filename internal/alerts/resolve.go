@@ -13,12 +13,6 @@ const (
 	// resolveLag is how far events may lag behind, untaken or unpublished, before no alert is resolved. Together with the
 	// 10 s between two events of a counter it is less than minResolve, so an alert whose denials go on is not resolved.
 	resolveLag = 15 * time.Second
-
-	// eventsKept is how long the ids of events are kept: longer than the stream keeps events, so that a redelivered event is
-	// recognized. A count of denials is kept for groupsKept longer than any threshold counts, because clocks differ; and for
-	// as long as ids while events wait, which may be old.
-	eventsKept = 8 * 24 * time.Hour
-	groupsKept = 6 * time.Hour
 )
 
 // Resolve is a job. It resolves the alerts whose denials have stopped, and notifies the channels to which they were sent, if
@@ -67,32 +61,6 @@ func (s *Service) waiting(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return "events are waiting to be published", nil
-}
-
-// Forget removes up to max ids of events that cannot come again at now, and up to max counts that no event can add to.
-func (s *Service) Forget(ctx context.Context, now time.Time, max int) (int, error) {
-	old := now.Add(-eventsKept)
-	ids, err := s.Store.PruneTaken(ctx, old, max)
-	if err != nil {
-		return ids, err
-	}
-	waits, err := s.waiting(ctx)
-	if err != nil {
-		return ids, err
-	}
-	if waits == "" {
-		old = now.Add(-s.Rules().longestWithin() - groupsKept)
-	}
-	groups, err := s.Store.PruneGroups(ctx, old, max)
-	return ids + groups, err
-}
-
-// longestWithin is the longest time that a threshold counts.
-func (r *Rules) longestWithin() (longest time.Duration) {
-	for i := range r.Rules {
-		longest = max(longest, r.Rules[i].Within)
-	}
-	return longest
 }
 
 // resolved returns the deliveries for an alert that was resolved; none if it was never sent.
