@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -9,27 +10,38 @@ const (
 	// eventsKept is how long the ids of events are kept: longer than the stream keeps events, so that a redelivered event is
 	// recognized.
 	eventsKept = 8 * 24 * time.Hour
-	// groupsKept is how much longer than any threshold counts a count of denials is kept, because clocks differ.
-	groupsKept = 6 * time.Hour
+	// clocksDiffer is how much longer what depends on the clocks of others is kept.
+	clocksDiffer = 6 * time.Hour
 )
 
 // Forget removes up to max ids of events that cannot come again at now, and up to max counts that no event can add to. While
-// events wait, which count at their own time, counts are kept for as long as ids.
+// events wait, which count at their own time and may be published a second time, both are kept for longest.
 func (s *Service) Forget(ctx context.Context, now time.Time, max int) (int, error) {
-	old := now.Add(-eventsKept)
-	ids, err := s.Store.PruneTaken(ctx, old, max)
-	if err != nil {
-		return ids, err
+	ids, counts := now.Add(-eventsKept), now.Add(-eventsKept)
+	waits, unknown := s.waiting(ctx)
+	if unknown == nil && waits == "" {
+		counts = now.Add(-s.Rules().longestWithin() - clocksDiffer)
+		ids, unknown = s.noLongerInStream(ctx, ids)
 	}
-	waits, err := s.waiting(ctx)
-	if err != nil {
-		return ids, err
+	n, err := s.Store.PruneTaken(ctx, ids, max)
+	if err != nil || unknown != nil {
+		return n, errors.Join(err, unknown)
 	}
-	if waits == "" {
-		old = now.Add(-s.Rules().longestWithin() - groupsKept)
+	groups, err := s.Store.PruneGroups(ctx, counts, max)
+	return n + groups, err
+}
+
+// noLongerInStream returns the time before which events were taken that the stream has no more, if it is after a time at
+// which it has them no more anyway. A stream that is full has them for minutes if many users are denied.
+func (s *Service) noLongerInStream(ctx context.Context, anyway time.Time) (time.Time, error) {
+	if s.OldestEvent == nil {
+		return anyway, nil
 	}
-	groups, err := s.Store.PruneGroups(ctx, old, max)
-	return ids + groups, err
+	oldest, err := s.OldestEvent(ctx)
+	if err != nil || oldest.Add(-clocksDiffer).Before(anyway) {
+		return anyway, err
+	}
+	return oldest.Add(-clocksDiffer), nil
 }
 
 // longestWithin is the longest time that a threshold counts.

@@ -356,6 +356,42 @@ func TestCountsAreForgottenWhenNothingCanAddToThem(t *testing.T) {
 	forget("the event's id, a day after the stream", 8*24*time.Hour+time.Minute, 1)
 }
 
+// TestIdsAreForgottenWhenTheStreamIsFull: it may keep events for minutes then, and millions of ids would be kept for days. An
+// event that waits in the outbox may come again although the stream has it no more.
+func TestIdsAreForgottenWhenTheStreamIsFull(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "rules: [{name: a, threshold: {denials: 5, within: 10m}}]")
+	s := r.run()
+	now := r.clock.now()
+	r.take(s, r.exceeded("7", "api", 4))
+	if n, err := s.Forget(t.Context(), now.Add(20*time.Hour), 9); n != 1 || err != nil {
+		t.Fatalf("forgot %d, %v; want the count of denials", n, err)
+	}
+	for _, step := range []struct {
+		what                string
+		oldest, unpublished time.Duration // the first is after the event was taken
+		err                 error
+		want                int
+	}{
+		{"the stream may have it", 6*time.Hour - time.Minute, 0, nil, 0},
+		{"it waits to be published", 7 * time.Hour, time.Minute, nil, 0},
+		{"the stream is not known", 7 * time.Hour, 0, errors.New("NATS is away"), 0},
+		{"the stream is empty", -1, 0, nil, 0},
+		{"the stream has newer ones alone", 6*time.Hour + time.Minute, 0, nil, 1},
+	} {
+		s.OldestEvent = func(context.Context) (time.Time, error) {
+			if step.oldest < 0 {
+				return time.Time{}, step.err
+			}
+			return now.Add(step.oldest), step.err
+		}
+		s.Unpublished = func(context.Context) (time.Duration, error) { return step.unpublished, nil }
+		if n, err := s.Forget(t.Context(), now.Add(20*time.Hour), 9); n != step.want || !errors.Is(err, step.err) {
+			t.Errorf("%s: forgot %d, %v; want %d, %v", step.what, n, err, step.want, step.err)
+		}
+	}
+}
+
 // TestTwoServicesShareTheWork: each alert is sent once, and no user is sent more than 20.
 func TestTwoServicesShareTheWork(t *testing.T) {
 	t.Parallel()

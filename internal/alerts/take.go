@@ -48,6 +48,9 @@ type Config struct {
 	// Unpublished returns the age of the oldest event that is not published yet; nil for none ever. While it is long no
 	// alert is resolved either.
 	Unpublished func(ctx context.Context) (time.Duration, error)
+	// OldestEvent returns the time of the oldest event that the stream has, zero if it has none; nil if that is not known.
+	// The ids of older events are not kept.
+	OldestEvent func(ctx context.Context) (time.Time, error)
 	// Observer is optional.
 	Observer Observer
 }

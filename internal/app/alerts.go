@@ -62,7 +62,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	l.alerts = alerts.New(alerts.Config{
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
 		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(), CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
-		Unpublished: l.store.OutboxAge,
+		Unpublished: l.store.OutboxAge, OldestEvent: func(ctx context.Context) (time.Time, error) { return l.consumer.OldestEvent(ctx) },
 	})
 	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
 	l.alertAdmin = &alerts.Admin{Store: l.store, Rules: l.alertRules, Sender: l.sender, Target: channel.Fingerprint}

@@ -98,3 +98,12 @@ func coversStream(cfg *jetstream.ConsumerConfig, subjects []string) bool {
 	filters := filtersOf(cfg)
 	return len(filters) == 0 || len(missingSubjects(subjects, filters)) == 0
 }
+
+// OldestEvent returns the time of the oldest event that the stream has, zero if it has none.
+func (c *Consumer) OldestEvent(ctx context.Context) (time.Time, error) {
+	stream, err := c.js.Stream(ctx, limits.EventStream)
+	if err != nil {
+		return time.Time{}, wrapStream("inspect", limits.EventStream, err)
+	}
+	return stream.CachedInfo().State.FirstTime, nil
+}

@@ -218,3 +218,43 @@ func TestFilteredConsumerCountsNoLosses(t *testing.T) {
 		t.Errorf("said %d times: %s", n, l.lines.String())
 	}
 }
+
+// TestOldestEvent: ids of older ones are forgotten.
+func TestOldestEvent(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(slog.DiscardHandler), Take: newTaker().take, Poison: newTaker().poison})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := c.OldestEvent(t.Context()); !at.IsZero() || err != nil {
+		t.Errorf("of an empty stream: %s, %v", at, err)
+	}
+	publishEvents(t, js, 0, 3)
+	s, err := js.Stream(t.Context(), limits.EventStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gone := range uint64(3) {
+		first, err := s.GetMsg(t.Context(), gone+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, err := c.OldestEvent(t.Context()); !at.Equal(first.Time) || err != nil {
+			t.Errorf("after %d are gone: %s, %v; want %s", gone, at, err, first.Time)
+		}
+		if err := s.DeleteMsg(t.Context(), gone+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at, err := c.OldestEvent(t.Context()); !at.IsZero() || err != nil {
+		t.Errorf("after all are gone: %s, %v", at, err)
+	}
+	if err := js.DeleteStream(t.Context(), limits.EventStream); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.OldestEvent(t.Context()); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("without a stream: %v", err)
+	}
+}
