@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -132,6 +133,26 @@ func TestEveryDependencyIsDocumented(t *testing.T) {
 	required, documented := found("go.mod", `(?m)^\t(\S+) v\S+$`), found("docs/dependencies.md", `(?m)^\| (\S+\.\S+) \|`)
 	if diff := cmp.Diff(required, documented); diff != "" || len(required) == 0 {
 		t.Errorf("docs/dependencies.md is not go.mod (-want +got):\n%s", diff)
+	}
+}
+
+// TestLibcIsTheOneOfSQLite: SQLite is C code that was translated for one version of modernc.org/libc, and must be built with
+// that one. Another dependency can raise it.
+func TestLibcIsTheOneOfSQLite(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.GoMod}}", "modernc.org/sqlite").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	libc := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(regexp.MustCompile(`modernc\.org/libc v\S+`).Find(text))
+	}
+	if want, got := libc(strings.TrimSpace(string(out))), libc("go.mod"); got != want || want == "" {
+		t.Errorf("go.mod has %q, and SQLite was released with %q", got, want)
 	}
 }
 
