@@ -24,7 +24,8 @@ type AlertRaised struct {
 	Key    string `json:"key"`
 	Window string `json:"window"`
 	Limit  int64  `json:"limit"`
-	// Denied and Events count the denials and events until the alert was raised; in an AlertResolved, until it ended.
+	// Denied and Events count the denials and events until the alert was raised; in an AlertResolved, until it ended. A
+	// request that two limits deny is two denials; a warning is none.
 	Denied int64 `json:"denied"`
 	Events int64 `json:"events"`
 	// FirstAt and LastAt are the times of the first and last of its events.
@@ -49,11 +50,12 @@ type AlertDigest struct {
 	User   string `json:"user"`
 	// Severity is the highest severity of its alerts. Digests of earlier versions of the service lack it.
 	Severity string `json:"severity,omitempty"`
-	// Alerts is how many alerts were held back, and Denied how many denials they stand for.
+	// Alerts is how many alerts were held back, and Denied how many denials they stand for: one that two rules count is in
+	// both.
 	Alerts int64 `json:"alerts"`
 	Denied int64 `json:"denied"`
 	// Policies are the 100 policies with the most alerts; inline limits have an empty policy. Keys are the 10 keys with
-	// the most denials.
+	// the most denials; the denials of an alert are those of its last key.
 	Policies []DigestCount `json:"policies"`
 	Keys     []DigestCount `json:"keys"`
 	// FirstAt and LastAt are the times of the first and last of their events, in Unix milliseconds.

@@ -109,7 +109,7 @@ func (s *Service) digest(user string, held []Alert, began, now int64, silences [
 	}
 	made := DigestDecision{Name: s.NewID(), Postponed: postponed}
 	for i, r := range rules.recipients(included) {
-		m, err := digestMessage(made.Name, user, r.alerts)
+		m, err := rules.digestMessage(made.Name, user, r.alerts)
 		if err != nil {
 			return DigestDecision{}, err
 		}
@@ -122,12 +122,22 @@ func (s *Service) digest(user string, held []Alert, began, now int64, silences [
 	return made, nil
 }
 
-func digestMessage(id, user string, alerts []*Alert) (Message, error) {
+func (r *Rules) digestMessage(id, user string, alerts []*Alert) (Message, error) {
 	d := summarize(id, user, alerts)
 	m := Message{ID: id + ".digest", Kind: KindDigest, User: user, Severity: Severity(d.Severity),
-		Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d)}
-	d.Policies = d.Policies[:min(len(d.Policies), digestPolicies)]
+		Title: fmt.Sprintf("%s held back for %s", counted(d.Alerts, "alert"), cmp.Or(user, "limits of no user")), Text: digestText(&d, r.ofSeveral(alerts))}
+	d.Policies, d.Keys = d.Policies[:min(len(d.Policies), digestPolicies)], d.Keys[:min(len(d.Keys), digestKeys)]
 	return m.with(d)
+}
+
+// ofSeveral counts the alerts that may be of several users: the one for whom they are held is the first. A key is of one.
+func (r *Rules) ofSeveral(alerts []*Alert) (n int64) {
+	for _, a := range alerts {
+		if rule := r.rule(a.Rule); rule != nil && a.User != "" && !slices.Contains(rule.GroupBy, "user") && !slices.Contains(rule.GroupBy, "key") {
+			n++
+		}
+	}
+	return n
 }
 
 // postponed returns the held alerts that a digest at a time leaves out, because of quiet hours or a silence, each with its
@@ -169,7 +179,7 @@ func summarize(id, user string, alerts []*Alert) limits.AlertDigest {
 	policies, keys := map[string]limits.DigestCount{}, map[string]limits.DigestCount{}
 	for _, a := range alerts {
 		d.Alerts++
-		denied := a.denials()
+		denied := a.Denials()
 		d.Denied += denied
 		if d.FirstAt == 0 || a.FirstAt < d.FirstAt {
 			d.FirstAt = a.FirstAt
@@ -180,7 +190,6 @@ func summarize(id, user string, alerts []*Alert) limits.AlertDigest {
 	}
 	d.Policies = sortCounts(policies, func(c limits.DigestCount) int64 { return c.Alerts })
 	d.Keys = sortCounts(keys, func(c limits.DigestCount) int64 { return c.Denied })
-	d.Keys = d.Keys[:min(len(d.Keys), digestKeys)]
 	return d
 }
 
@@ -231,10 +240,13 @@ func (r *Rules) recipients(alerts []*Alert) (all []recipients) {
 	return all
 }
 
-// digestText writes a digest as text.
-func digestText(d *limits.AlertDigest) string {
+// digestText writes a digest as text. ofSeveral of its alerts may be of several users.
+func digestText(d *limits.AlertDigest, ofSeveral int64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s with %s between %s and %s.", counted(d.Alerts, "alert"), denials(d.Denied), humanTime(d.FirstAt), humanTime(d.LastAt))
+	if ofSeveral > 0 {
+		fmt.Fprintf(&b, "\nNot of this user alone: %s.", counted(ofSeveral, "alert"))
+	}
 	for i, p := range d.Policies {
 		if i == digestKeys {
 			fmt.Fprintf(&b, "\n… and %d more policies", len(d.Policies)-i)
@@ -242,12 +254,12 @@ func digestText(d *limits.AlertDigest) string {
 		}
 		fmt.Fprintf(&b, "\npolicy %s: %s, %s", cmp.Or(p.Name, "(inline)"), counted(p.Alerts, "alert"), denials(p.Denied))
 	}
-	for _, k := range d.Keys {
-		fmt.Fprintf(&b, "\nkey %s: ", k.Name)
-		if k.Denied == 0 {
-			fmt.Fprintf(&b, "%s, ", counted(k.Alerts, "alert"))
+	for i, k := range d.Keys {
+		if i == digestKeys {
+			fmt.Fprintf(&b, "\n… and %d more keys", len(d.Keys)-i)
+			break
 		}
-		b.WriteString(denials(k.Denied))
+		fmt.Fprintf(&b, "\nlast key %s: %s, %s", k.Name, counted(k.Alerts, "alert"), denials(k.Denied))
 	}
 	return b.String()
 }

@@ -30,7 +30,7 @@ func TestDigestSumsItsAlerts(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if text := digestText(&got); !strings.Contains(text, "\npolicy (inline): 1 alert, 9 denials\n") {
+	if text := digestText(&got, 0); !strings.Contains(text, "\npolicy (inline): 1 alert, 9 denials\n") {
 		t.Error(text)
 	}
 }
@@ -56,19 +56,20 @@ func TestDigestIsOfTheTimeWhenItIsMade(t *testing.T) {
 	}
 }
 
-// TestDigestListsTenPoliciesAndKeys in its text, and says how many more policies there are.
+// TestDigestListsTenPoliciesAndKeys in its text, and says how many more there are.
 func TestDigestListsTenPoliciesAndKeys(t *testing.T) {
 	t.Parallel()
-	for n, more := range map[int]string{10: "", 11: "… and 1 more policies", 150: "… and 140 more policies"} {
+	for n, more := range map[int]string{10: "", 11: "1 more", 150: "140 more"} {
 		var all []*Alert
 		for i := range n {
 			all = append(all, heldAlert(fmt.Sprintf("p%03d", i), fmt.Sprintf("k%03d", i), 1, 0, 0, Info))
 		}
-		m, err := digestMessage("d", "7", all)
+		m, err := (&Rules{}).digestMessage("d", "7", all)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, k := strings.Count(m.Text, "\npolicy p"), strings.Count(m.Text, "\nkey k"); p != 10 || k != 10 || strings.Contains(m.Text, "…") != (more != "") || !strings.Contains(m.Text, more) {
+		if p, k := strings.Count(m.Text, "\npolicy p"), strings.Count(m.Text, "\nlast key k"); p != 10 || k != 10 || more == "" && strings.Contains(m.Text, "…") ||
+			more != "" && !(strings.Contains(m.Text, "\n… and "+more+" policies\n") && strings.HasSuffix(m.Text, "\n… and "+more+" keys")) {
 			t.Errorf("of %d it lists %d policies and %d keys:\n%s", n, p, k, m.Text)
 		}
 		if p := strings.Count(string(m.Data), `"name":"p`); p != min(n, digestPolicies) {
@@ -115,5 +116,21 @@ func TestSilenceMatchesAllItsPatterns(t *testing.T) {
 		if got := c.silence.matches(a); got != c.want {
 			t.Errorf("%+v: %t", c.silence, got)
 		}
+	}
+}
+
+// TestDigestTellsOfAlertsOfSeveral: an alert that may be of several users is held for the first of them.
+func TestDigestTellsOfAlertsOfSeveral(t *testing.T) {
+	t.Parallel()
+	r := parseGood(t, "rules: [{name: one}, {name: all, groupBy: [policy]}]")
+	one, all, nobody, gone := heldAlert("p", "k", 1, 0, 0, Info), heldAlert("p", "k", 18, 0, 0, Info), heldAlert("p", "k", 1, 0, 0, Info), heldAlert("p", "k", 1, 0, 0, Info)
+	one.Rule, all.Rule, nobody.Rule, gone.Rule = "one", "all", "all", "gone"
+	nobody.User = ""
+	m, err := r.digestMessage("d", "7", []*Alert{one, all, nobody, gone})
+	if err != nil || !strings.Contains(m.Text, ".\nNot of this user alone: 1 alert.\n") {
+		t.Errorf("%q, %v", m.Text, err)
+	}
+	if m, err = r.digestMessage("d", "7", []*Alert{one}); err != nil || strings.Contains(m.Text, "alone") {
+		t.Errorf("%q, %v", m.Text, err)
 	}
 }

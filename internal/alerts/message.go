@@ -12,7 +12,7 @@ import (
 func (a *Alert) data() limits.AlertRaised {
 	return limits.AlertRaised{
 		Alert: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy,
-		Name: a.Name, Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denied, Events: a.Events,
+		Name: a.Name, Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denials(), Events: a.Events,
 		FirstAt: a.FirstAt, LastAt: a.LastAt, RaisedAt: a.RaisedAt, Title: a.Title, Text: a.Text,
 	}
 }
@@ -39,9 +39,9 @@ func resolvedText(a *Alert) string {
 	return fmt.Sprintf("No denial since %s; %d denied over %s.", humanTime(a.LastAt), a.Denied, lasted)
 }
 
-// denials returns how many requests were denied. It is 0 for warnings, which count as one denial only for their rule's
-// threshold: the request passed.
-func (a *Alert) denials() int64 {
+// Denials returns how many denials the alert is of. It is 0 for warnings, which count as one only for their rule's threshold:
+// the request passed.
+func (a *Alert) Denials() int64 {
 	if a.Type == limits.EventWarning {
 		return 0
 	}

@@ -41,9 +41,9 @@ func TestWordsOfWarnings(t *testing.T) {
 	want := `3 alerts with 3 denials between 2026-01-15 12:00:05 UTC and 2026-01-15 12:00:05 UTC.
 policy p: 2 alerts, no denial
 policy d: 1 alert, 3 denials
-key c: 3 denials
-key a: 1 alert, no denial
-key b: 1 alert, no denial`
+last key c: 1 alert, 3 denials
+last key a: 1 alert, no denial
+last key b: 1 alert, no denial`
 	if text != want || data.Denied != 3 {
 		t.Errorf("%d denied: %s\nwant %s", data.Denied, text, want)
 	}

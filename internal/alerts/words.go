@@ -13,10 +13,11 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// Bounds of an alert's title and text, in bytes.
+// Bounds of an alert's title and text, and of a user or key in the default title, in bytes.
 const (
-	maxTitleBytes = 200
-	maxTextBytes  = 2000
+	maxTitleBytes   = 200
+	maxTextBytes    = 2000
+	maxSubjectBytes = 48
 )
 
 // Words are the templates of an alert's title and text; nil for the default.
@@ -41,7 +42,7 @@ type WordFields struct {
 func wordFields(rule string, a *Alert) WordFields {
 	return WordFields{
 		Rule: rule, Severity: string(a.Severity), Type: shortType(a.Type), User: a.User, Policy: a.Policy, Key: a.Key, Name: a.Name,
-		Window: a.Window, Limit: a.Limit, Denied: a.Denied, Events: a.Events, First: formatRFC3339(a.FirstAt), Last: formatRFC3339(a.LastAt),
+		Window: a.Window, Limit: a.Limit, Denied: a.Denials(), Events: a.Events, First: formatRFC3339(a.FirstAt), Last: formatRFC3339(a.LastAt),
 	}
 }
 
@@ -63,44 +64,43 @@ func (r *Rule) words(a *Alert) (title, text string) {
 }
 
 // defaultTitle returns for example: user 7 was denied 12 times by policy api (limit 100 per 1m). It names nobody if the
-// alert is about several: 12 requests were denied by policy api (limit 100 per 1m).
+// alert is about several: 12 denials by policy api (last limit 100 per 1m). It counts denials and not requests, because a
+// request that two limits deny is in an event of each.
 func defaultTitle(f *WordFields, groupBy []string) string {
 	by := "policy " + f.Policy
 	if f.Policy == "" {
 		by = "limit " + f.Name
 	}
-	rate := fmt.Sprintf("(limit %d per %s)", f.Limit, f.Window)
+	last := ""
+	if f.Policy != "" && !slices.Contains(groupBy, "window") && !slices.Contains(groupBy, "name") {
+		last = "last "
+	}
+	rate := fmt.Sprintf("(%slimit %d per %s)", last, f.Limit, f.Window)
 	subject := subjectOf(f, groupBy)
 	if f.Type == shortType(limits.EventWarning) {
 		return fmt.Sprintf("%s is close to the limit of %s %s", cmp.Or(subject, "somebody"), by, rate)
 	}
 	how := " by "
-	if !slices.Contains(groupBy, "policy") && !slices.Contains(groupBy, "key") {
-		how = ", last by "
+	if !slices.Contains(groupBy, "policy") {
+		how, rate = ", last by ", fmt.Sprintf("(limit %d per %s)", f.Limit, f.Window)
 	}
 	if subject == "" {
-		return fmt.Sprintf("%s denied%s%s %s", requestsWere(f.Denied), how, by, rate)
+		return counted(f.Denied, "denial") + how + by + " " + rate
 	}
 	return fmt.Sprintf("%s was denied %s%s%s %s", subject, times(f.Denied), how, by, rate)
 }
 
-// subjectOf names the user or the key that all events of an alert have in common. It is empty if they may be of several.
+// subjectOf names the user or the key that all events of an alert have in common, cut to what a title has room for. It is
+// empty if they may be of several.
 func subjectOf(f *WordFields, groupBy []string) string {
 	byUser := slices.Contains(groupBy, "user")
 	switch {
 	case byUser && f.User != "":
-		return "user " + f.User
+		return "user " + sanitize(f.User, "", maxSubjectBytes)
 	case byUser, slices.Contains(groupBy, "key"), f.Policy == "" && slices.Contains(groupBy, "policy"):
-		return "key " + f.Key
+		return "key " + sanitize(f.Key, "", maxSubjectBytes)
 	}
 	return ""
-}
-
-func requestsWere(n int64) string {
-	if n == 1 {
-		return "1 request was"
-	}
-	return fmt.Sprintf("%d requests were", n)
 }
 
 func times(n int64) string {
@@ -116,7 +116,7 @@ func defaultText(f *WordFields, groupBy []string) string {
 	if f.Policy != "" {
 		what = fmt.Sprintf("Policy %s, limit %s of key %s: %d per %s.", f.Policy, f.Name, f.Key, f.Limit, f.Window)
 	}
-	if subjectOf(f, groupBy) == "" {
+	if subjectOf(f, groupBy) == "" || !slices.Contains(groupBy, "policy") {
 		what = "The last one: " + what
 	}
 	when := "At " + f.Last + "."

@@ -52,15 +52,17 @@ func TestDefaultWordsOfSeveral(t *testing.T) {
 		title   string
 		last    bool // the text says that what it names is the last one
 	}{
-		{"policy", denied, "12 requests were denied by policy api (limit 100 per 1m)", true},
-		{"policy, window", once, "1 request was denied by policy api (limit 100 per 1m)", true},
+		{"policy", denied, "12 denials by policy api (last limit 100 per 1m)", true},
+		{"policy, window", once, "1 denial by policy api (limit 100 per 1m)", true},
 		{"policy", inline, "key api:user:7 was denied 12 times by limit minute (limit 100 per 1m)", false},
-		{"policy", warned, "somebody is close to the limit of policy api (limit 100 per 1m)", true},
-		{"window", denied, "12 requests were denied, last by policy api (limit 100 per 1m)", true},
-		{"name", inline, "12 requests were denied, last by limit minute (limit 100 per 1m)", true},
-		{"user", denied, "user 7 was denied 12 times, last by policy api (limit 100 per 1m)", false},
-		{"key", denied, "key api:user:7 was denied 12 times by policy api (limit 100 per 1m)", false},
-		{"user, key", denied, "user 7 was denied 12 times by policy api (limit 100 per 1m)", false},
+		{"policy", warned, "somebody is close to the limit of policy api (last limit 100 per 1m)", true},
+		{"window", denied, "12 denials, last by policy api (limit 100 per 1m)", true},
+		{"name", inline, "12 denials, last by limit minute (limit 100 per 1m)", true},
+		{"user", denied, "user 7 was denied 12 times, last by policy api (limit 100 per 1m)", true},
+		{"user, policy", denied, "user 7 was denied 12 times by policy api (last limit 100 per 1m)", false},
+		{"key", denied, "key api:user:7 was denied 12 times, last by policy api (limit 100 per 1m)", true},
+		{"user, key", denied, "user 7 was denied 12 times, last by policy api (limit 100 per 1m)", true},
+		{"policy, key, name", denied, "key api:user:7 was denied 12 times by policy api (limit 100 per 1m)", false},
 	} {
 		r := parseGood(t, "rules: [{name: a, groupBy: ["+c.groupBy+"]}]").Rules[0]
 		title, text := r.words(&c.alert)
@@ -103,8 +105,11 @@ func TestWordsAreBounded(t *testing.T) {
 	for _, words := range []string{"", ", title: '" + strings.Repeat("{{.User}}", 100) + "', text: '" + strings.Repeat("{{.Key}}", 100) + "'"} {
 		r := parseGood(t, "rules: [{name: a"+words+"}]").Rules[0]
 		title, text := r.words(&a)
-		if len(title) > maxTitleBytes || len(text) > maxTextBytes || !strings.HasSuffix(title, "…") || !strings.HasSuffix(text, "…") {
+		if len(title) > maxTitleBytes || len(text) > maxTextBytes || !strings.HasSuffix(text, "…") || words != "" && !strings.HasSuffix(title, "…") {
 			t.Errorf("%d and %d bytes: %q", len(title), len(text), title)
+		}
+		if words == "" && !strings.HasSuffix(title, "😀… was denied 12 times by policy api (limit 100 per 1m)") {
+			t.Errorf("a long user leaves no room for what was denied: %q", title)
 		}
 		if cut := words != ""; strings.HasPrefix(title, "😀😀") != cut || strings.HasPrefix(text, "öö") != cut {
 			t.Errorf("the words are not those of the template: %.50q and %.50q", title, text)

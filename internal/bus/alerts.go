@@ -273,7 +273,7 @@ func alertError(what string, err error) error {
 func WireAlert(a *alerts.Alert) limits.Alert {
 	return limits.Alert{
 		ID: a.ID, Rule: a.Rule, Severity: string(a.Severity), Event: a.Type, User: a.User, Policy: a.Policy, Name: a.Name,
-		Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denied, Events: a.Events, FirstAt: a.FirstAt, LastAt: a.LastAt,
+		Key: a.Key, Window: a.Window, Limit: a.Limit, Denied: a.Denials(), Events: a.Events, FirstAt: a.FirstAt, LastAt: a.LastAt,
 		RaisedAt: a.RaisedAt, ResolvedAt: a.ResolvedAt, ResolveAt: a.ResolveAt, Notice: string(a.Notice), Reason: a.Reason,
 		NoticeAt: a.NoticeAt, HeldUntil: a.HeldUntil, Digest: a.Digest, Channels: append([]string{}, a.Channels...),
 		Title: a.Title, Text: a.Text,

@@ -269,6 +269,9 @@ func TestWireAlertHasEveryField(t *testing.T) {
 	if n := reflect.TypeFor[limits.Alert]().NumField(); len(got) != n {
 		t.Errorf("%d of %d fields are told: %v", len(got), n, slices.Sorted(maps.Keys(got)))
 	}
+	if warned := WireAlert(&alerts.Alert{Type: limits.EventWarning, Denied: 3}); warned.Denied != 0 {
+		t.Errorf("%d denials of a warning", warned.Denied)
+	}
 	if none := read(WireAlert(&alerts.Alert{})); none["channels"] == nil {
 		t.Error("an alert for nobody has no array of channels")
 	}
