@@ -93,23 +93,6 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
-// dirtyCounters catches up with the journal and returns the first max dirty counters of a span.
-func (s *Store) dirtyCounters(ctx context.Context, sp span, max int) (all []engine.StoredCounter, err error) {
-	ctx, release, err := s.acquireBounded(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	if err := s.catchUp(ctx); err != nil {
-		return nil, err
-	}
-	s.cache.eachDirty(sp, func(r *row) bool {
-		all = append(all, r.toStored())
-		return len(all) < max
-	})
-	return all, nil
-}
-
 // span is the ids greater than from whose key is below end.
 type span struct {
 	from engine.CounterID

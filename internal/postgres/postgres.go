@@ -91,7 +91,8 @@ type Store struct {
 	pool *pgxpool.Pool
 	// readSlots lets those reads have half of pool's connections at most. Without it, many requests
 	// with unknown API keys would hold up all decisions.
-	readSlots chan struct{}
+	readSlots  chan struct{}
+	dirtyReads dirtyReads
 	// relay serves what may keep a transaction open for long, and what must work without the schema.
 	relay *pgxpool.Pool
 	// relaySlots bounds the calls of Relay that run at the same time.
@@ -172,6 +173,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		log:        cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		relaySlots: make(chan struct{}, maxRelays), reportSlot: make(chan struct{}, 1),
 		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
+		dirtyReads:  dirtyReads{turn: make(chan struct{}, 1)},
 		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
 		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
 		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldTimeout: foldTimeout, lastNaming: -1,
