@@ -32,8 +32,8 @@ const (
 type VerifyRequest struct {
 	// APIKey is the whole key, as it was shown when it was created.
 	APIKey string `json:"apiKey"`
-	// Attributes are those of the request. The attributes of the key, and "user" and "key" (the key's id), replace
-	// attributes with the same name.
+	// Attributes are those of the request. The attributes of the key, and "user", "key" (the key's id) and "tier" (if
+	// the key has one), replace attributes with the same name.
 	Attributes map[string]string `json:"attributes,omitempty"`
 	// Policy is the name of a policy. If it is left out, every policy whose match fits the attributes applies.
 	Policy string `json:"policy,omitempty"`

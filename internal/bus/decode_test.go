@@ -2,6 +2,7 @@ package bus
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -128,6 +129,7 @@ func TestFingerprint(t *testing.T) {
 // reads the same from it.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(hot))
+	f.Add([]byte(`{"key":"a","limit":1.0,"window":"1m"}`))
 	for _, m := range mistakes {
 		if len(m.body) < 2000 {
 			f.Add([]byte(m.body))
@@ -145,7 +147,11 @@ func FuzzDecode(f *testing.F) {
 		}
 		checkBounds(t, &r)
 		var lax limits.Request
-		if err := json.Unmarshal(data, &lax); err != nil {
+		var wrong *json.UnmarshalTypeError
+		switch err := json.Unmarshal(data, &lax); {
+		case errors.As(err, &wrong) && strings.ContainsAny(wrong.Value, ".eE"):
+			return // 1.0 and 1e3 are whole numbers too, but not for encoding/json
+		case err != nil:
 			t.Fatalf("accepted, but %v: %s", err, data)
 		}
 		specs := lax.Limits

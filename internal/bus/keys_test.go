@@ -152,15 +152,19 @@ func TestVerifyUsesFieldsOfTheKey(t *testing.T) {
 	t.Parallel()
 	k := keys.Key{ID: "abcdefgh", User: "7", Tier: "pro", Attributes: map[string]string{"plan": "gold"}}
 	q := &limits.VerifyRequest{Policy: "p", Tier: "free", Cost: 3, ID: "once",
-		Attributes: map[string]string{"plan": "lead", "user": "8", "key": "x", "path": "/"}}
+		Attributes: map[string]string{"plan": "lead", "user": "8", "key": "x", "tier": "free", "path": "/"}}
 	got, _ := json.Marshal(asKey(q, &k))
-	want := `{"policy":"p","attributes":{"key":"abcdefgh","path":"/","plan":"gold","user":"7"},"tier":"pro","cost":3,"id":"once"}`
+	want := `{"policy":"p","attributes":{"key":"abcdefgh","path":"/","plan":"gold","tier":"pro","user":"7"},"tier":"pro","cost":3,"id":"once"}`
 	if string(got) != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	k.Tier = ""
-	if r := asKey(q, &k); r.Tier != "free" {
-		t.Errorf("tier %q", r.Tier)
+	if r := asKey(q, &k); r.Tier != "free" || r.Attributes["tier"] != "free" {
+		t.Errorf("a key without a tier: %q, %q", r.Tier, r.Attributes["tier"])
+	}
+	q.Attributes = nil
+	if _, has := asKey(q, &k).Attributes["tier"]; has {
+		t.Error("an attribute tier came out of nothing")
 	}
 }
 

@@ -86,13 +86,15 @@ func (s *Service) answerVerify(reply string, body []byte, err error) {
 // asKey is the consume that a valid key asks for. What the key says takes precedence over what the
 // request says.
 func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
-	attributes := make(map[string]string, len(q.Attributes)+len(k.Attributes)+2)
+	attributes := make(map[string]string, len(q.Attributes)+len(k.Attributes)+3)
 	maps.Copy(attributes, q.Attributes)
 	maps.Copy(attributes, k.Attributes)
 	attributes[attributeUser], attributes[attributeKey] = k.User, k.ID
 	r := &limits.Request{Policy: q.Policy, Attributes: attributes, Tier: k.Tier, Cost: q.Cost, ID: q.ID}
-	if r.Tier == "" {
+	if k.Tier == "" {
 		r.Tier = q.Tier
+	} else {
+		attributes[attributeTier] = k.Tier
 	}
 	return r
 }
