@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
 )
 
 // wireError returns the error of the wire contract for err. An error that is not the engine's is
@@ -45,9 +46,12 @@ func wireError(err error, advice func(error) string) *limits.Error {
 	}
 }
 
-// errorMsg is the message that answers err.
+// errorMsg is the message that answers err. An API key that came in the place of something else, whose value the message
+// quotes, is not shown: messages are kept as statistics, and callers log them.
 func (s *Service) errorMsg(subject string, err error) *nats.Msg {
-	we := wireError(err, s.cfg.Advice)
+	shown := *wireError(err, s.cfg.Advice)
+	we := &shown
+	we.Message, we.Field = keys.Mask(we.Message), keys.Mask(we.Field)
 	m := nats.NewMsg(subject)
 	m.Header[micro.ErrorHeader] = []string{we.Message}
 	m.Header[micro.ErrorCodeHeader] = []string{strconv.Itoa(we.Status)}

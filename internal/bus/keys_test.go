@@ -168,6 +168,28 @@ func TestVerifyUsesFieldsOfTheKey(t *testing.T) {
 	}
 }
 
+// TestErrorsShowNoAPIKey: a key that a client puts in a wrong place is quoted without its secret, in answers and statistics.
+func TestErrorsShowNoAPIKey(t *testing.T) {
+	t.Parallel()
+	_, nc := oneWorker(t, &fakeEngine{})
+	key := createKey(t, nc, `{"user":"7"}`).APIKey
+	secret := strings.Split(key, "_")[2]
+	for _, c := range []struct{ subject, body string }{
+		{limits.SubjectVerify, `{"%s":1}`}, {limits.SubjectVerify, `{"apiKey":"x","cost":"%s"}`},
+		{limits.SubjectVerify, `{"apiKey":"x","tier":"\u0000%s"}`}, {limits.SubjectVerify, `{"apiKey":"x","attributes":{"%s":1}}`},
+		{limits.SubjectConsume, `{"key":"a","limit":1,"window":"%s"}`}, {limits.SubjectConsume, `{"policy":"%s"}`},
+		{limits.SubjectConsume, `{"attributes":{"%s":"\u0000"}}`}, {limits.SubjectConsume, `{"key":"a","limit":1,"window":"month","timezone":"%s"}`},
+	} {
+		m := ask(t, nc, c.subject, fmt.Sprintf(c.body, key))
+		if text := fmt.Sprint(m.Header) + string(m.Data); strings.Contains(text, secret) || m.Header.Get(micro.ErrorCodeHeader) == "" {
+			t.Errorf("%s %s: %s", c.subject, c.body, text)
+		}
+	}
+	if stats := ask(t, nc, "$SRV.STATS.limits", ""); strings.Contains(string(stats.Data), secret) || !strings.Contains(string(stats.Data), "last_error") {
+		t.Errorf("%s", stats.Data)
+	}
+}
+
 // TestVerifyDecides: cost and id reach the engine, and its answers and errors come back.
 func TestVerifyDecides(t *testing.T) {
 	t.Parallel()

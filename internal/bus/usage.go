@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
@@ -41,7 +42,7 @@ func (s *Service) usageLogHandler() micro.HandlerFunc {
 			}
 			s.cfg.UsageLog.Malformed()
 			if n := ignored.due(); n > 0 {
-				s.cfg.Logger.Warn("ignored invalid lines for the request log", "error", err, "lines", n)
+				s.cfg.Logger.Warn("ignored invalid lines for the request log", "error", keys.Mask(err.Error()), "lines", n)
 			}
 		}
 	}

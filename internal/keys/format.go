@@ -60,6 +60,12 @@ func parse(text string) (id string, ok bool) {
 	return parts[0], checksum(body) == parts[2]
 }
 
+// keyPattern matches what looks like a key, from its id on, and one that was cut in its secret.
+var keyPattern = regexp.MustCompile(`(_[0-9A-Za-z]{8}_)[0-9A-Za-z]{16,27}(_[0-9A-Za-z]{1,6})?`)
+
+// Mask replaces the secrets of what looks like a key in a text.
+func Mask(text string) string { return keyPattern.ReplaceAllString(text, "$1…") }
+
 // IsID reports whether a text has the form of an id.
 func IsID(text string) bool {
 	return len(text) == idLength && isBase62(text)

@@ -105,6 +105,24 @@ func TestRandomIsUniform(t *testing.T) {
 	}
 }
 
+// TestMask: of a key in a message its id is left.
+func TestMask(t *testing.T) {
+	t.Parallel()
+	key, id := generate("acme_live")
+	secret := key[len("acme_live_")+idLength+1:]
+	for text, want := range map[string]string{
+		"window " + key + " is": "window acme_live_" + id + "_… is",
+		key + key:               "acme_live_" + id + "_…acme_live_" + id + "_…",
+		"\"" + strings.TrimSuffix(key, secret[secretLength:]) + "…\"": "\"acme_live_" + id + "_……\"",
+		"attribute user_id is missing":                                "attribute user_id is missing",
+		"":                                                            "",
+	} {
+		if got := Mask(text); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	for prefix, ok := range map[string]bool{
