@@ -44,8 +44,7 @@ func (c *topCmd) Run(s *session) error {
 		return err
 	}
 	if len(top.Rows) == 0 {
-		fmt.Fprintf(s.out, "nothing %s in the last %s\n", c.By, c.Since)
-		return nil
+		return c.nothing(s)
 	}
 	t := newTable(s.out, "KEY", "POLICY", "USER", "DENIED", "ALLOWED", "COST", "PEAK")
 	for _, row := range top.Rows {
@@ -53,6 +52,23 @@ func (c *topCmd) Run(s *session) error {
 	}
 	t.flush()
 	return nil
+}
+
+// nothing says that there is no row, and if rows were selected, how much was counted without the key that it belongs to.
+func (c *topCmd) nothing(s *session) error {
+	fmt.Fprintf(s.out, "nothing %s in the last %s\n", c.By, c.Since)
+	if c.Policy == "" && c.Prefix == "" && c.User == "" {
+		return nil
+	}
+	var all limits.Top
+	err := c.ask(s, limits.SubjectTop, limits.TopRequest{By: c.By, Period: string(c.Since), Max: limits.MaxUsageRows}, &all)
+	for _, row := range all.Rows {
+		if row.Key == "" {
+			fmt.Fprintf(s.out, "%d denied and %d allowed were counted without their key, which may be one of these (limiter serve --usage-keys)\n",
+				row.Denied, row.Allowed)
+		}
+	}
+	return err
 }
 
 // usageCmd shows reports from the request log.

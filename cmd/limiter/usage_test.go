@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,6 +35,15 @@ api:user:7    chat    7     40      3        9     12
 	}
 	url = respond(t, limits.SubjectTop, text(`{"rows":[]}`))
 	limiter(t, "top", "--nats-url", url).want(t, exitDone, "nothing denied in the last 1h\n", "")
+	// Who is not found may have been counted with others.
+	url = respond(t, limits.SubjectTop, func(request string) *nats.Msg {
+		if strings.Contains(request, `"user"`) {
+			return text(`{"rows":[]}`)("")
+		}
+		return text(`{"rows":[{"key":"a","denied":9},{"key":"","allowed":4,"denied":11}]}`)("")
+	})
+	limiter(t, "top", "--user", "7", "--nats-url", url).want(t, exitDone,
+		"nothing denied in the last 1h\n11 denied and 4 allowed were counted without their key, which may be one of these (limiter serve --usage-keys)\n", "")
 	limiter(t, "top", "--by", "luck").want(t, exitUsage, "", "--by must be one of")
 	limiter(t, "top", "--max", "0").want(t, exitUsage, "", "--max: 0 is not between 1 and 1000")
 }

@@ -9,7 +9,8 @@ import (
 
 // countParts is into how many parts the time of a threshold (Rule.Within) is divided. Denials are summed per part, so a
 // count has a bounded size. A part is dropped when its last event is too old; until then its older events count for up to
-// one part's length too long, so an alert may come early, but is never missed.
+// one part's length too long, so an alert may come early, but is never missed, unless an event comes after one that is newer
+// by more than all of that time.
 const countParts = 60
 
 // maxClockAhead is how far, in milliseconds, the time of an event may be ahead of the store's clock.
