@@ -33,6 +33,9 @@ func wireError(err error, advice func(error) string) *limits.Error {
 	case errors.Is(err, engine.ErrIDConflict): // its text names the id
 		return &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "id",
 			Message: replaceUnprintable(err.Error()) + " in the last 10 minutes; use a new id for each request"}
+	case errors.Is(err, engine.ErrManyCounters):
+		return &limits.Error{Status: 413, Code: limits.CodeTooLarge, Field: "key",
+			Message: err.Error() + "; " + limits.SubjectList + " (limiter list --prefix KEY) lists them page by page"}
 	case errors.Is(err, engine.ErrClosed):
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
 	case errors.Is(err, context.DeadlineExceeded):

@@ -89,6 +89,7 @@ func TestEngineErrors(t *testing.T) {
 		want   string
 	}{
 		{engine.ErrOverloaded, "503", `{"error":{"code":"overloaded","message":"the worker has too many requests waiting; try again soon"}}`},
+		{engine.ErrManyCounters, "413", `{"error":{"code":"too_large","field":"key","message":"the key has more than 1000 counters; limits.admin.list (limiter list --prefix KEY) lists them page by page"}}`},
 		{engine.ErrClosed, "503", `{"error":{"code":"unavailable","message":"the worker is stopping; try again"}}`},
 		{fmt.Errorf("%w: secret host", engine.ErrUnavailable), "503", `{"error":{"code":"unavailable","message":"the store is unavailable; try again soon"}}`},
 		{fmt.Errorf("id %q: %w", "job-17", engine.ErrIDConflict), "409", `{"error":{"code":"id_conflict","field":"id","message":"id \"job-17\": the id was used with another request in the last 10 minutes; use a new id for each request"}}`},

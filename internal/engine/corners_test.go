@@ -33,6 +33,28 @@ func (s *raceLost) Update(ctx context.Context, b engine.Batch, decide func(engin
 	return engine.ErrConflict
 }
 
+// TestStatusOfAKeyWithManyCountersIsRefused: callers name counters, and one answer could take all memory.
+func TestStatusOfAKeyWithManyCountersIsRefused(t *testing.T) {
+	t.Parallel()
+	e := start(t, engine.Config{Store: openTap(t)})
+	for first := 0; first <= engine.MaxKeyCounters; first += 16 {
+		var some []engine.Limit
+		for i := first; i < min(first+16, engine.MaxKeyCounters); i++ {
+			l := per(t, "a", 5, "1h")
+			l.Name = fmt.Sprint(i)
+			some = append(some, l)
+		}
+		ask(t, e, engine.Request{Verb: engine.Consume, Limits: some})
+	}
+	if all, err := e.Status(t.Context(), "a"); len(all) != engine.MaxKeyCounters || err != nil {
+		t.Errorf("%d counters, %v", len(all), err)
+	}
+	ask(t, e, engine.Request{Verb: engine.Consume, Limits: []engine.Limit{per(t, "a", 5, "1h")}})
+	if all, err := e.Status(t.Context(), "a"); all != nil || !errors.Is(err, engine.ErrManyCounters) {
+		t.Errorf("%d counters, %v", len(all), err)
+	}
+}
+
 func TestIDIsCheckedAgainAfterLostRace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -6,12 +6,18 @@ import (
 	"fmt"
 )
 
+// MaxKeyCounters is how many counters a key may have for [Engine.Status]: callers name them, so it may have any number.
+const MaxKeyCounters = 1000
+
 // Status returns the counters of a key that have something used, in order of name. The error wraps
-// [ErrUnavailable] or [ErrCorrupt].
+// [ErrUnavailable], [ErrCorrupt] or [ErrManyCounters].
 func (e *Engine) Status(ctx context.Context, key string) ([]Counter, error) {
 	stored, now, err := e.cfg.Store.Counters(ctx, key)
 	if err != nil {
 		return nil, unavailable("read counters", err)
+	}
+	if len(stored) > MaxKeyCounters {
+		return nil, ErrManyCounters
 	}
 	return describe(make([]Counter, 0, len(stored)), stored, now)
 }

@@ -79,6 +79,9 @@ var (
 	ErrIDConflict  = errors.New("the id was used with another request")
 )
 
+// ErrManyCounters answers a status of a key with more than [MaxKeyCounters] counters.
+var ErrManyCounters = fmt.Errorf("the key has more than %d counters", MaxKeyCounters)
+
 // Request is one question. It belongs to the engine from Submit until Done is called, and must not
 // be reused.
 type Request struct {

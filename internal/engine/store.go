@@ -23,7 +23,7 @@ type Store interface {
 	// other error nothing was written.
 	Update(ctx context.Context, b Batch, decide func(Snapshot) Changes) error
 
-	// Counters reads all counters of one key, in order of name, and the store's clock.
+	// Counters reads the counters of one key, in order of name, one more than [MaxKeyCounters] at most, and the store's clock.
 	Counters(ctx context.Context, key string) ([]StoredCounter, int64, error)
 
 	// List reads up to max counters whose key begins with prefix and whose id comes after the given

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -16,7 +15,7 @@ import (
 )
 
 const countersOfKeySQL = `
-SELECT key, name, spec, state FROM counters WHERE key = $1 ORDER BY name`
+SELECT key, name, spec, state FROM counters WHERE key = $1 ORDER BY name LIMIT $2`
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
@@ -24,7 +23,8 @@ func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounte
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}
-	all, now, err := s.mergedCounters(ctx, sp, math.MaxInt32, countersOfKeySQL, key)
+	const most = engine.MaxKeyCounters + 1
+	all, now, err := s.mergedCounters(ctx, sp, most, countersOfKeySQL, key, most)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read counters: %w", err)
 	}

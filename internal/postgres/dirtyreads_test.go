@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -64,6 +66,17 @@ func TestReadsThatWaitShareOneLook(t *testing.T) {
 	if looks := s.pool.Stat().AcquireCount() - before - reads; looks != 1 || waiting() != 0 {
 		t.Errorf("%d reads took %d looks into the journal, and %d wait", reads, looks, waiting())
 	}
+}
+
+// TestStatusIsBounded: so many counters of a key are read from the table, too.
+func TestStatusIsBounded(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{URL: testenv.Postgres(t)})
+	for i := range engine.MaxKeyCounters + 5 {
+		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
+	}
+	s.foldAll()
+	storetest.CheckManyOfOneKey(t, s)
 }
 
 // TestManyReadsAreServedInParts, so that decisions wait for some of them only.

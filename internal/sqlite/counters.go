@@ -112,11 +112,12 @@ func blob(b []byte) []byte {
 	return b
 }
 
-const countersOfKeySQL = `SELECT key, name, spec, state FROM counters WHERE key = ? ORDER BY name`
+const countersOfKeySQL = `SELECT key, name, spec, state FROM counters WHERE key = ? ORDER BY name LIMIT ?`
 
 // Counters implements [engine.Store].
 func (s *Store) Counters(ctx context.Context, key string) ([]engine.StoredCounter, int64, error) {
-	all, err := s.mergedCounters(ctx, "read counters", keySpan(engine.Selection{Key: key}), math.MaxInt, countersOfKeySQL, key)
+	const most = engine.MaxKeyCounters + 1
+	all, err := s.mergedCounters(ctx, "read counters", keySpan(engine.Selection{Key: key}), most, countersOfKeySQL, key, most)
 	if err != nil {
 		return nil, 0, err
 	}

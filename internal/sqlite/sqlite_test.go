@@ -69,6 +69,21 @@ func TestReopen(t *testing.T) {
 	}
 }
 
+// TestStatusIsBounded: so many counters of a key are read from the table, too.
+func TestStatusIsBounded(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range engine.MaxKeyCounters + 5 {
+		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
+	}
+	s.Close() // which folds them
+	storetest.CheckManyOfOneKey(t, open(t, Config{Path: path}))
+}
+
 func TestFileModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := open(t, Config{Path: filepath.Join(dir, "limits.db")})

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,25 @@ func counters(t *testing.T, s Store) {
 		{CounterID: id("a", engine.PolicyName("p", "1m")), Spec: []byte(`{"limit":1}`), State: []byte("1")},
 		{CounterID: id("a", "per day"), Spec: []byte(`{"limit":1}`), State: []byte("1")},
 	})
+}
+
+// manyOfOneKey: callers name counters, so a key may have any number.
+func manyOfOneKey(t *testing.T, s Store) {
+	var ids []engine.CounterID
+	for i := range engine.MaxKeyCounters + 5 {
+		ids = append(ids, id("a", fmt.Sprintf("%04d", i)))
+	}
+	fill(t, s, ids...)
+	CheckManyOfOneKey(t, s)
+}
+
+// CheckManyOfOneKey checks that of the counters of key a, numbered from 0000 on, one more is read than a status describes.
+func CheckManyOfOneKey(t *testing.T, s engine.Store) {
+	t.Helper()
+	found, _, err := s.Counters(within(t), "a")
+	if n := len(found); err != nil || n != engine.MaxKeyCounters+1 || found[n-1].Name != "1000" {
+		t.Errorf("%d counters, %v", n, err)
+	}
 }
 
 // awkwardKeys returns keys that could break a pattern, an escape, a collation or a byte count.

@@ -102,6 +102,7 @@ var counterTests = []test{
 	{"an event keeps all its fields", eventFields},
 	{"an event whose text is not UTF-8 is relayed", eventOfInvalidText},
 	{"counters of a key, in order of name", counters},
+	{"counters of a key that has very many", manyOfOneKey},
 	{"list by prefix", listPrefix},
 	{"list page by page", listPages},
 	{"reset a key", resetKey},
