@@ -34,7 +34,7 @@ var queries = []query{
 	{"remove stale receipts", deleteReceiptsSQL, []string{"Delete on receipts", "Index Scan using receipts_pkey on receipts"}},
 	{"insert receipts", insertReceiptsSQL, []string{"Insert on receipts", "Function Scan on unnest"}},
 	{"insert events", insertEventsSQL, []string{"Insert on outbox", "Function Scan on unnest"}},
-	{"counters of a key", countersOfKeySQL, []string{"Index Scan using counters_pkey on counters"}},
+	{"counters of a key", countersOfKeySQL, []string{"Limit", "Index Scan using counters_pkey on counters"}},
 	{"list counters", listCountersSQL, []string{"Limit", "Index Scan using counters_pkey on counters"}},
 	{"count counters", countCountersSQL, []string{"Aggregate", "Index Only Scan using counters_pkey on counters"}},
 	{"ids of a span", idsOfSpanSQL, []string{"Limit", "Index Only Scan using counters_pkey on counters"}},
