@@ -135,7 +135,7 @@ func (f *clientFlags) send(s *session, nc *nats.Conn, subject string, request, r
 	defer cancel()
 	raw, err := limits.NewClient(nc).Do(ctx, subject, body)
 	if err != nil {
-		return raw, err
+		return raw, f.unanswered(s, subject, request, err)
 	}
 	if err := json.Unmarshal(raw, reply); err != nil {
 		return raw, fmt.Errorf("%s: read answer: %w", subject, err)
