@@ -231,7 +231,7 @@ func (c *verifyCmd) Run(s *session) error {
 }
 
 func readAPIKey(s *session) (string, error) {
-	if key := os.Getenv(apiKeyVariable); key != "" {
+	if key := strings.TrimSpace(os.Getenv(apiKeyVariable)); key != "" {
 		return key, nil
 	}
 	if s.inTTY {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/user"
 	"slices"
 	"strings"
@@ -56,6 +57,8 @@ func TestServiceKeys(t *testing.T) {
 func TestVerifyReadsTheEnvironment(t *testing.T) {
 	s := serve(t)
 	t.Setenv("LIMITS_API_KEY", strings.TrimSpace(s.limiter(t, "keys create --user 7").out.String()))
+	s.limiter(t, "verify").want(t, exitDone, "user 7", "")
+	t.Setenv("LIMITS_API_KEY", os.Getenv("LIMITS_API_KEY")+"\n") // as from the file that keys create was written to
 	s.limiter(t, "verify").want(t, exitDone, "user 7", "")
 }
 

@@ -18,9 +18,13 @@ import (
 // minHashKey is the least length of a hash key in bytes: 128 bits cannot be guessed by trying.
 const minHashKey = 16
 
+// trimHashKey removes white space around a key. hash.key ends with a line break, and the same text in HASH_KEY is the same
+// key.
+func trimHashKey(text string) string { return strings.TrimSpace(text) }
+
 // checkHashKey returns an error for a key that is set and too short.
 func checkHashKey(key string) error {
-	if n := len(key); n > 0 && n < minHashKey {
+	if n := len(trimHashKey(key)); key != "" && n < minHashKey {
 		return fmt.Errorf("%d bytes is too short; want %d or more, such as the output of: openssl rand -hex 32", n, minHashKey)
 	}
 	return nil
@@ -32,7 +36,7 @@ func (l *limiter) hashKey() ([]byte, error) {
 	if l.HashKey == "" && l.DatabaseURL == "" {
 		return readOrMakeHashKey(l.DataDir, l.log)
 	}
-	return []byte(l.HashKey), nil
+	return []byte(trimHashKey(l.HashKey)), nil
 }
 
 // fingerprint returns 4 bytes of a hash in hex: enough to tell hash keys apart, too little to find one by it.
@@ -60,7 +64,7 @@ func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 		log.Warn("the hash key file is accessible to others, who can use it to guess what was hashed; chmod 600 it", "file", path,
 			"mode", info.Mode().Perm().String())
 	}
-	key := strings.TrimSpace(string(data))
+	key := trimHashKey(string(data))
 	if len(key) < minHashKey {
 		return nil, fmt.Errorf("read the hash key: %s has %d bytes; want %d or more; restore it, or remove it to generate a new one,"+
 			" with which hashed counters start from zero", path, len(key), minHashKey)

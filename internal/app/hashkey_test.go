@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -43,6 +44,42 @@ func TestHashKeyFingerprintIsLogged(t *testing.T) {
 	}
 	if _, err := os.Stat(o.DataDir); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// TestHashKeyIsTrimmed: a file ends with a line break, and so may a variable that was made from one.
+func TestHashKeyIsTrimmed(t *testing.T) {
+	t.Parallel()
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	want, err := readOrMakeHashKey(dir, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "hash.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &limiter{Options: Options{HashKey: string(text)}, log: log}
+	if got, err := l.hashKey(); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("hash.key has %q, and the same text in HASH_KEY is %q, %v", want, got, err)
+	}
+	for _, short := range []string{strings.Repeat("k", minHashKey-1) + "\n", strings.Repeat(" ", minHashKey)} {
+		if checkHashKey(short) == nil {
+			t.Errorf("%q is taken", short)
+		}
+	}
+	path := writeFile(t, hashing(3))
+	question := PolicyQuestion{Policy: "p", Attributes: map[string]string{"user": "7"}}
+	with := func(key string) string {
+		t.Helper()
+		set, err := LoadPolicies(path, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(set.Explain(question))
+	}
+	if a, b := with(string(want)), with(string(text)); a != b || !strings.Contains(a, " user:") {
+		t.Errorf("limiter policies explain says %s, and with the line break %s", a, b)
 	}
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/seed503877ad/limits"
@@ -31,10 +32,7 @@ func LoadPolicies(path, hashKey string) (*PolicySet, error) {
 	if err := checkHashKey(hashKey); err != nil {
 		return nil, fmt.Errorf("%w: --hash-key: %w", ErrOptions, err)
 	}
-	if hashKey == "" {
-		hashKey = placeholderKey
-	}
-	return policy.Load(path, policy.Options{HashKey: []byte(hashKey)})
+	return policy.Load(path, policy.Options{HashKey: []byte(cmp.Or(trimHashKey(hashKey), placeholderKey))})
 }
 
 // OverridesOf returns a finder over a list of overrides from a service, which finds what the service's workers would.
