@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits"
 )
 
 const policyFile = `policies:
@@ -201,6 +203,48 @@ func TestServicePolicies(t *testing.T) {
 	explain := "policies explain " + file + ask
 	s.limiter(t, explain).want(t, exitDone, "  minute  5/60m  sliding_window  chat:7\n", "")
 	s.limiter(t, explain+" --overrides").want(t, exitDone, "  minute  9/60m  sliding_window  chat:7  (override for chat:7: r)\n", "")
+}
+
+// TestExplainRefusesWhatTheServiceRefuses, with the same words.
+func TestExplainRefusesWhatTheServiceRefuses(t *testing.T) {
+	t.Parallel()
+	file := written(t, "limits.yaml", policyFile)
+	s := serve(t, "--policies", file)
+	many := []string{"-a", "user=7", "-a", "route=chat"}
+	for n := range limits.MaxAttributes - 2 {
+		many = append(many, "-a", fmt.Sprintf("a%d=x", n))
+	}
+	for _, c := range []struct {
+		about string
+		args  []string
+		taken bool
+	}{
+		{"a value of 256 bytes", []string{"-a", "user=" + strings.Repeat("x", limits.MaxAttributeBytes)}, true},
+		{"a longer value", []string{"-a", "user=" + strings.Repeat("x", limits.MaxAttributeBytes+1)}, false},
+		{"a value that is not printable", []string{"-a", "user=a\tb"}, false},
+		{"a name of 64 bytes", []string{"-a", strings.Repeat("x", limits.MaxNameBytes) + "=7"}, true},
+		{"a longer name", []string{"-a", strings.Repeat("x", limits.MaxNameBytes+1) + "=7"}, false},
+		{"a name that is not printable", []string{"-a", "a\u200bb=7"}, false},
+		{"32 attributes", many, true},
+		{"33 attributes", append(many[:len(many):len(many)], "-a", "one=more"), false},
+		{"a tier of 64 bytes", []string{"-a", "user=7", "--tier", strings.Repeat("x", limits.MaxNameBytes)}, true},
+		{"a longer tier", []string{"-a", "user=7", "--tier", strings.Repeat("x", limits.MaxNameBytes+1)}, false},
+		{"a tier that is not printable", []string{"-a", "user=7", "--tier", "pro\u00a0"}, false},
+		{"a longer policy", []string{"--policy", strings.Repeat("x", limits.MaxNameBytes+1)}, false},
+	} {
+		explained := limiter(t, append([]string{"policies", "explain", file}, c.args...)...)
+		asked := limiter(t, append([]string{"check", "--nats-url", s.nats}, c.args...)...)
+		if c.taken {
+			if explained.status != exitDone || asked.status != exitDone {
+				t.Errorf("%s: explain says %s, the service %s", c.about, explained.err.String(), asked.err.String())
+			}
+			continue
+		}
+		said, _, refused := strings.Cut(strings.TrimPrefix(asked.err.String(), "limiter: "), " (400 invalid_")
+		if want := "limiter: the request is refused: " + said + "\n"; !refused || !strings.HasSuffix(explained.err.String(), want) || explained.status != exitError {
+			t.Errorf("%s: explain says %s, the service %s", c.about, explained.err.String(), asked.err.String())
+		}
+	}
 }
 
 // TestBurstOverrideIsShown in the output of explain.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 // The endpoints that read or remove counters: status, admin.list, admin.reset. They are rare, so
@@ -52,7 +53,7 @@ func decodeList(data []byte) (limits.ListRequest, error) {
 		parsed("after", func(after string) error {
 			req.After = after
 			key, counter, _ := strings.Cut(after, cursorCut)
-			_, bad := unprintable([]byte(key + strings.Replace(counter, engine.PolicyName("", ""), "", 1)))
+			_, bad := policy.Unprintable(key + strings.Replace(counter, engine.PolicyName("", ""), "", 1))
 			if bad || len(key) > limits.MaxKeyBytes || len(counter) > 2*limits.MaxNameBytes+1 {
 				return badInput("after", "after", "after %s is not a valid cursor; want next from the previous page, or a key", quoteText([]byte(after)))
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 // Alerts answers the endpoints admin.alerts. *[alerts.Admin] is one.
@@ -83,7 +84,7 @@ func parseAlertCursor(after string, f *alerts.AlertFilter) error {
 	}
 	at, id, ok := strings.Cut(after, alertCursorCut)
 	millis, err := strconv.ParseInt(at, 10, 64)
-	if _, bad := unprintable([]byte(id)); !ok || err != nil || bad || millis < 1 || millis > maxTime || id == "" || len(id) > limits.MaxIDBytes {
+	if _, bad := policy.Unprintable(id); !ok || err != nil || bad || millis < 1 || millis > maxTime || id == "" || len(id) > limits.MaxIDBytes {
 		return badInput("after", "after", "after %s is not a valid cursor; want next from the previous page", quoteText([]byte(after)))
 	}
 	f.Before, f.BeforeID = millis, id

@@ -230,12 +230,8 @@ func (p *parser) readAttributes() error {
 	p.attributes = map[string]string{}
 	return p.object(func(name []byte) error {
 		n := string(name)
-		if _, bad := unprintable(name); bad || n == "" || len(n) > limits.MaxNameBytes {
-			return p.bad("attributes", "attribute name %s must be 1 to %d bytes of printable UTF-8",
-				quoteText(name), limits.MaxNameBytes)
-		}
-		if len(p.attributes) == limits.MaxAttributes {
-			return p.bad("attributes", "the request has more than %d attributes", limits.MaxAttributes)
+		if err := policy.CheckAttributeName(n, len(p.attributes)); err != nil {
+			return p.bad("attributes", "%s", err)
 		}
 		v, err := p.readAttributeValue(n)
 		p.attributes[n] = v
@@ -252,12 +248,11 @@ func (p *parser) readAttributeValue(name string) (string, error) {
 	if v.Kind() != '"' {
 		return "", badInput("attributes", path, "attribute %s must be a string; got %s", name, quote(v))
 	}
-	s := p.unquote(v)
-	if _, bad := unprintable(s); bad || len(s) > limits.MaxAttributeBytes {
-		return "", badInput("attributes", path, "attribute %s must be at most %d bytes of printable UTF-8; got %s",
-			name, limits.MaxAttributeBytes, quoteText(s))
+	s := string(p.unquote(v))
+	if err := policy.CheckAttributeValue(name, s); err != nil {
+		return "", badInput("attributes", path, "%s", err)
 	}
-	return string(s), nil
+	return s, nil
 }
 
 // forms returns, for each of the three forms, the name of a field of it that was given, or an empty

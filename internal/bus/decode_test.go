@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 func testDecoder(tb testing.TB) *decoder {
@@ -181,8 +182,8 @@ func checkBounds(t *testing.T, r *engine.Request) {
 	ok := r.Cost >= 1 && r.Cost <= limits.MaxAmount && len(r.Limits) <= limits.MaxLimits && len(r.ID) <= limits.MaxIDBytes
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		_, key := unprintable([]byte(l.Key))
-		_, name := unprintable([]byte(l.Name))
+		_, key := policy.Unprintable(l.Key)
+		_, name := policy.Unprintable(l.Name)
 		ok = ok && l.Validate() == nil && !key && !name && l.Key != "" && len(l.Key) <= limits.MaxKeyBytes &&
 			l.Name != "" && len(l.Name) <= limits.MaxNameBytes && l.Threshold <= l.Limit && l.User != ""
 	}

@@ -194,7 +194,7 @@ func parseOverrideCursor(after string) (id overrides.ID, err error) {
 		return id, nil
 	}
 	parts := strings.Split(after, cursorCut)
-	if _, bad := unprintable([]byte(strings.Join(parts, ""))); bad || len(parts) != 3 || len(after) > 2*limits.MaxKeyBytes {
+	if _, bad := policy.Unprintable(strings.Join(parts, "")); bad || len(parts) != 3 || len(after) > 2*limits.MaxKeyBytes {
 		return id, badInput("after", "after", "after %s is not a valid cursor; want next from the previous page", fmt.Sprintf("%.64q", after))
 	}
 	return overrides.ID{Policy: parts[0], Name: parts[1], Subject: parts[2]}, nil

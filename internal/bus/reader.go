@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/policy"
 )
 
 // reader reads one request strictly, token by token. Names are case-sensitive. A name given twice,
@@ -125,14 +126,8 @@ func (r *reader) printable(field string, min, max int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(s) < min {
-		return nil, r.bad(field, "%s is empty; want %d to %d bytes", field, min, max)
-	}
-	if len(s) > max {
-		return nil, r.bad(field, "%s has %d bytes; want %d to %d", field, len(s), min, max)
-	}
-	if c, ok := unprintable(s); ok {
-		return nil, r.bad(field, "%s %s contains the unprintable character %U; want printable UTF-8", field, quoteText(s), c)
+	if err := policy.CheckText(field, s, min, max); err != nil {
+		return nil, r.bad(field, "%s", err)
 	}
 	return s, nil
 }
@@ -265,22 +260,6 @@ func replaceUnprintable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// unprintable finds the first rune that is not printable.
-func unprintable(s []byte) (rune, bool) {
-	for i := 0; i < len(s); {
-		if c := s[i]; c >= ' ' && c <= '~' {
-			i++
-			continue
-		}
-		c, n := utf8.DecodeRune(s[i:])
-		if !unicode.IsPrint(c) || c == utf8.RuneError && n == 1 {
-			return c, true
-		}
-		i += n
-	}
-	return 0, false
 }
 
 // quote shows a JSON value in a message. Of an object or array it shows only the kind.

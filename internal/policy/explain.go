@@ -52,7 +52,11 @@ type ExplainedLimit struct {
 // Explain describes what [Set.Resolve] does with a request, and why. Nothing is charged.
 func (s *Set) Explain(q Question) Explanation {
 	e := Explanation{Policies: []Explained{}}
-	switch _, err := s.Resolve(q); {
+	_, err := s.Resolve(q)
+	if refused := q.check(); refused != nil {
+		err = refused
+	}
+	switch {
 	case errors.Is(err, ErrUnknownPolicy):
 		e.Error = s.unknown(q.Policy).Error()
 	case err != nil:
