@@ -195,9 +195,9 @@ type DeadRequest struct {
 	Max int `json:"max,omitzero"`
 }
 
-// DeadLetters is a page of the deliveries that were given up, in the order of their ids. If no channel is selected, the
-// first page also has the latest events that the alerter could not process. Next is the After of the following page, and
-// left out on the last page.
+// DeadLetters is a page of the deliveries that were given up, in the order of their ids. If no channel is selected, it
+// also has events that the alerter could not process, the latest first; of both, the following page has those that come
+// next. Next is the After of the following page, and left out on the last page.
 type DeadLetters struct {
 	Deliveries []AlertDelivery `json:"deliveries"`
 	Poison     []PoisonMessage `json:"poison"`

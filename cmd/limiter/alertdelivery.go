@@ -182,7 +182,7 @@ type alertsDeadCmd struct {
 	clientFlags
 	Channel string `placeholder:"C" help:"Only those of one channel."`
 	After   string `empty:"" placeholder:"A" help:"Begin after the next of a page."`
-	Max     int    `default:"50" placeholder:"N" help:"At most N deliveries (${default})."`
+	Max     int    `default:"50" placeholder:"N" help:"At most N deliveries, and N messages up to 50 (${default})."`
 }
 
 func (*alertsDeadCmd) Help() string {
@@ -203,13 +203,10 @@ func (c *alertsDeadCmd) Run(s *session) error {
 	if err := c.ask(s, limits.SubjectAlertsDead, request, &page); err != nil || c.JSON {
 		return err
 	}
-	if len(page.Deliveries) == 0 {
-		fmt.Fprintln(s.out, "no dead letters")
-	} else {
+	if len(page.Deliveries) > 0 {
 		printDeliveries(s, page.Deliveries)
-	}
-	if page.Next != "" {
-		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
+	} else if c.After == "" || len(page.Poison) == 0 {
+		fmt.Fprintln(s.out, "no dead letters")
 	}
 	if len(page.Poison) > 0 {
 		fmt.Fprintln(s.out, "\nmessages that could not be processed:")
@@ -219,6 +216,9 @@ func (c *alertsDeadCmd) Run(s *session) error {
 			t.row(p.Sequence, p.Subject, moment(s, p.At, "-"), p.Reason, fmt.Sprintf("%.60q", p.Data))
 		}
 		t.flush()
+	}
+	if page.Next != "" {
+		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
 	}
 	return nil
 }

@@ -63,9 +63,9 @@ func TestAlertsTables(t *testing.T) {
 				"ops      webhook  o.example  1        closed   fails: post to o.example: it answered 500\n" +
 				"log      log      -          0        -        in use\n"},
 		{limits.SubjectAlertsDead, "dead --channel c", `{"deliveries":[],"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad",` +
-			`"data":"/3s=","at":1772362800000}]}`, `{"channel":"c","max":50}`,
+			`"data":"/3s=","at":1772362800000}],"next":"poison:1772362800000/5"}`, `{"channel":"c","max":50}`,
 			"no dead letters\n\nmessages that could not be processed:\nSEQUENCE  SUBJECT         AT                   REASON  DATA\n" +
-				"5         limits.warning  2026-03-01 12:00:00  bad     \"\\xff{\"\n"},
+				"5         limits.warning  2026-03-01 12:00:00  bad     \"\\xff{\"\nmore: --after \"poison:1772362800000/5\"\n"},
 		{limits.SubjectAlertsReplay, "replay --channel c", `{"replayed":2}`, `{"channel":"c"}`, "replayed 2 dead letters\n"},
 		{limits.SubjectAlertsReplay, "replay --all --yes", `{"replayed":1}`, `{"all":true}`, "replayed 1 dead letter\n"},
 		{limits.SubjectAlertsReplay, "replay A1.raised/log --json", `{"replayed":1}`, `{"id":"A1.raised/log"}`, "{\"replayed\":1}\n"},

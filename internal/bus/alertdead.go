@@ -2,34 +2,80 @@ package bus
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
+// deadLetters answers a page of dead letters and, unless it is of one channel, of poison messages. Each page has the
+// next of both, until there are no more of either.
 func (s *Service) deadLetters(ctx context.Context, data []byte) (any, error) {
-	f, err := decodeDead(data)
+	f, begin, err := decodeDead(data)
 	if err != nil {
 		return nil, err
 	}
-	max, first := f.Max, f.After == "" && f.Channel == ""
+	max, last := f.Max, f.After
 	f.Max++
 	dead, err := s.cfg.Alerts.Dead(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.DeadLetters{Deliveries: wireDeliveries(dead[:min(len(dead), max)]), Poison: []limits.PoisonMessage{}}
-	if len(dead) > max {
-		reply.Next = dead[max-1].ID
+	more := len(dead) > max
+	dead = dead[:min(len(dead), max)]
+	if len(dead) > 0 {
+		last = dead[len(dead)-1].ID
 	}
-	if !first {
+	reply := limits.DeadLetters{Deliveries: wireDeliveries(dead), Poison: []limits.PoisonMessage{}}
+	if more {
+		reply.Next = last
+	}
+	if f.Channel != "" || begin == noPoison {
 		return reply, nil
 	}
-	poison, err := s.cfg.Alerts.Poisoned(ctx, min(max, poisonShown))
+	poison, morePoison, err := s.poisonPage(ctx, begin, min(max, poisonShown))
 	for _, p := range poison {
 		reply.Poison = append(reply.Poison, limits.PoisonMessage(p))
 	}
+	if morePoison {
+		reply.Next = strings.TrimSpace(last + " " + cursorOfPoison(&poison[len(poison)-1]))
+	}
 	return reply, err
+}
+
+// poisonCursor is the last poison message of a page, by its time and its sequence number. The zero poisonCursor is before
+// the first page.
+type poisonCursor struct {
+	at       int64
+	sequence uint64
+}
+
+// noPoison is the cursor of a page without poison messages.
+var noPoison = poisonCursor{at: -1}
+
+// poisonMark begins a poisonCursor in the next of a page, behind the id of the last delivery.
+const poisonMark = "poison:"
+
+func cursorOfPoison(p *alerts.Poison) string {
+	return poisonMark + alertCursor(p.At, strconv.FormatUint(p.Sequence, 10))
+}
+
+// poisonPage returns up to max poison messages after a cursor, the last one first. Only few are kept, so a later page reads
+// all of them.
+func (s *Service) poisonPage(ctx context.Context, after poisonCursor, max int) (page []alerts.Poison, more bool, err error) {
+	read := max + 1
+	if after != (poisonCursor{}) {
+		read = alerts.MaxPoison + alerts.PoisonTrim
+	}
+	page, err = s.cfg.Alerts.Poisoned(ctx, read)
+	if after != (poisonCursor{}) {
+		page = slices.DeleteFunc(page, func(p alerts.Poison) bool {
+			return p.At > after.at || p.At == after.at && p.Sequence >= after.sequence
+		})
+	}
+	return page[:min(len(page), max)], len(page) > max, err
 }
 
 func (s *Service) replay(ctx context.Context, data []byte) (any, error) {
@@ -45,11 +91,27 @@ func (s *Service) replay(ctx context.Context, data []byte) (any, error) {
 	return limits.ReplayReply{Replayed: int64(n)}, nil
 }
 
-func decodeDead(data []byte) (alerts.DeadFilter, error) {
-	f := alerts.DeadFilter{Max: defaultAlertPage}
-	err := readFields(data, text("channel", &f.Channel, 0, maxDeliveryID), text("after", &f.After, 0, maxDeliveryID),
+func decodeDead(data []byte) (f alerts.DeadFilter, begin poisonCursor, err error) {
+	f.Max = defaultAlertPage
+	var after string
+	err = readFields(data, text("channel", &f.Channel, 0, maxDeliveryID), text("after", &after, 0, maxDeliveryID),
 		number("max", &f.Max, 1, limits.MaxAlertPage))
-	return f, err
+	if after != "" {
+		f.After, begin = parseDeadCursor(after)
+	}
+	return f, begin, err
+}
+
+// parseDeadCursor parses the next of a page: the id of a delivery, a poisonCursor, or both.
+func parseDeadCursor(after string) (delivery string, begin poisonCursor) {
+	delivery, cursor, found := strings.Cut(after, poisonMark)
+	at, sequence, _ := strings.Cut(cursor, alertCursorCut)
+	millis, err1 := strconv.ParseInt(at, 10, 64)
+	number, err2 := strconv.ParseUint(sequence, 10, 64)
+	if !found || err1 != nil || err2 != nil {
+		return after, noPoison
+	}
+	return strings.TrimSpace(delivery), poisonCursor{millis, number}
 }
 
 // decodeReplay reads what to replay. An empty request does not mean all.

@@ -34,7 +34,7 @@ const (
 	// poisonShown bounds the poison messages on a page; each may have 4 KiB.
 	poisonShown = 50
 	// maxDeliveryID bounds the id of a delivery, which consists of the alert's id, the kind of
-	// message, and the channel.
+	// message, and the channel, together with a poisonCursor.
 	maxDeliveryID = 512
 )
 

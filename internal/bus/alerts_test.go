@@ -379,48 +379,6 @@ func TestAllSilencesCanBeListed(t *testing.T) {
 	}
 }
 
-func TestDeadLettersAreReplayed(t *testing.T) {
-	t.Parallel()
-	store, nc, sender := alertDesk(t)
-	for n := range 4 {
-		store.deliver(fmt.Sprintf("a%d", n), []string{"chat", "pager"}[n%2], alerts.DeliveryDead)
-	}
-	store.disable("pager", "chat")
-	for sequence := range uint64(2) { // a page of one has the last
-		store.must(store.KeepPoison(t.Context(), alerts.Poison{Sequence: 4 + sequence, Subject: limits.EventWarning, Reason: "bad", Data: []byte{0xff, '{'}}))
-	}
-	poison := `"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad","data":"/3s=","at":1800000000000}]`
-	wantPrefixes(t, nc, []struct{ subject, body, want string }{
-		{limits.SubjectAlertsDead, `{"max":1}`, `{"deliveries":[{"id":"a0.raised/chat","channel":"chat","type":"alerts.raised","user":"7","title":"t",` +
-			`"state":"dead","attempts":1,"error":"500","createdAt":1800000000000,"endedAt":1800000000000}],` + poison + `,"next":"a0.raised/chat"}`},
-		{limits.SubjectAlertsDead, `{"channel":"none"}`, `{"deliveries":[],"poison":[]}`},
-		{limits.SubjectAlertsDead, `{"after":"a3.raised/pager"}`, `{"deliveries":[],"poison":[]}`},
-		{limits.SubjectAlertsDead, `{"max":201}`, badField("invalid_max", "max")},
-		{limits.SubjectAlertsDead, `{"id":"x"}`, badField("unknown_field", "id")},
-		{limits.SubjectAlertsReplay, `{}`, badField("invalid_id", "id")},
-		{limits.SubjectAlertsReplay, `{"all":false}`, badField("invalid_id", "id")},
-		{limits.SubjectAlertsReplay, `{"all":true,"channel":"pager"}`, badField("mixed_forms", "id")},
-		{limits.SubjectAlertsReplay, `{"id":"a9.raised/chat"}`, badField("unknown_delivery", "id")},
-		{limits.SubjectAlertsReplay, `{"channel":"none"}`, badField("unknown_channel", "channel")},
-		{limits.SubjectAlertsReplay, `{"max":1}`, badField("unknown_field", "max")},
-		{limits.SubjectAlertsReplay, `{"id":"a0.raised/chat"}`, `{"replayed":1}`},
-	})
-	if disabled := store.disabled(); disabled != "pager" || sender.woken != 1 || sender.resumed != "chat " {
-		t.Errorf("disabled %s, resumed %s, woken %d times", disabled, sender.resumed, sender.woken)
-	}
-	wantPrefixes(t, nc, []struct{ subject, body, want string }{
-		{limits.SubjectAlertsReplay, `{"channel":"pager"}`, `{"replayed":2}`},
-		{limits.SubjectAlertsReplay, `{"channel":"mail"}`, `{"replayed":0}`},
-		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
-	})
-	if disabled := store.disabled(); disabled != "" || sender.resumed != "chat pager mail nats pager chat mail " {
-		t.Errorf("disabled %s, resumed %s", disabled, sender.resumed)
-	}
-	wantPrefixes(t, nc, []struct{ subject, body, want string }{
-		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
-	})
-}
-
 func TestChannelTest(t *testing.T) {
 	t.Parallel()
 	store, nc, sender := alertDesk(t)

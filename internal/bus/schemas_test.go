@@ -58,7 +58,7 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 		limits.SubjectJobsHistory:   func(b []byte) error { _, err := decodeJobHistory(b); return err },
 		limits.SubjectAlertsList:    func(b []byte) error { _, err := decodeListAlerts(b); return err },
 		limits.SubjectAlertsShow:    func(b []byte) error { _, err := decodeAlertID(b, ""); return err },
-		limits.SubjectAlertsDead:    func(b []byte) error { _, err := decodeDead(b); return err },
+		limits.SubjectAlertsDead:    func(b []byte) error { _, _, err := decodeDead(b); return err },
 		limits.SubjectAlertsReplay:  func(b []byte) error { _, err := decodeReplay(b); return err },
 		limits.SubjectAlertsSilence: func(b []byte) error { _, _, err := s.decodeSilence(b); return err },
 		limits.SubjectAlertsTest:    func(b []byte) error { _, _, err := decodeTestAlert(b); return err },
