@@ -2,10 +2,13 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/seed503877ad/limits"
@@ -44,15 +47,20 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	nc, err := c.connect(s, "alerts preview")
+	ctx, refuse, refusals := untilRefused(s.ctx)
+	defer refuse(nil)
+	nc, err := c.connect(s, "alerts preview", refusals)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
 	// Not s.now, which tests set: the real time is close to the server's clock.
 	since := time.Now().Add(-time.Duration(c.Since))
-	p, err := app.PreviewAlerts(s.ctx, app.PreviewOptions{Conn: nc, Rules: rules, Since: since, Max: c.Max, Progress: readProgress(s)})
+	p, err := app.PreviewAlerts(ctx, app.PreviewOptions{Conn: nc, Rules: rules, Since: since, Max: c.Max, Progress: readProgress(s)})
 	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, nats.ErrPermissionViolation) {
+			err = cause
+		}
 		return fmt.Errorf("preview alerts: %w", err)
 	}
 	switch {

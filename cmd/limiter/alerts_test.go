@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -238,6 +239,27 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	preview(filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; raise --max")
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "stream LIMITS not found on this NATS server")
+}
+
+// TestPreviewSaysWhyItCannotRead: nats.go would only say that a deadline is exceeded.
+func TestPreviewSaysWhyItCannotRead(t *testing.T) {
+	t.Parallel()
+	without := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
+	limiter(t, "alerts", "preview", "--nats-url", without.ClientURL()).want(t, exitError, "", "preview alerts: read events: ")
+	limiter(t, "alerts", "preview", "--nats-url", without.ClientURL()).want(t, exitError, "", "JetStream is not enabled on this NATS server")
+	may := func(publish, subscribe string) string {
+		s := testenv.NATS(t, func(o *server.Options) {
+			o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: []string{publish}},
+				Subscribe: &server.SubjectPermission{Allow: []string{subscribe}}}}}
+		})
+		return "nats://u:p@" + s.Addr().String()
+	}
+	i := limiter(t, "alerts", "preview", "--nats-url", may("limits.>", ">"))
+	i.want(t, exitError, "", `limiter: preview alerts: nats: permissions violation: Permissions Violation for Publish to "$JS.API.`)
+	i = limiter(t, "alerts", "preview", "--nats-url", may(">", "limits.>"))
+	i.want(t, exitError, "", `limiter: preview alerts: nats: permissions violation: Permissions Violation for Subscription to "_INBOX.`)
+	i.want(t, exitError, "", "--nats-inbox-prefix (NATS_INBOX_PREFIX)")
 }
 
 func TestAlertEventLines(t *testing.T) {

@@ -67,6 +67,17 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	return nc, nil
 }
 
+// untilRefused returns a context that ends, with the error as its cause, when the server refuses the user something. The
+// connection needs the option. Otherwise the server says so, and whoever waits learns only that nothing came.
+func untilRefused(ctx context.Context) (context.Context, context.CancelCauseFunc, nats.Option) {
+	ctx, refuse := context.WithCancelCause(ctx)
+	return ctx, refuse, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			refuse(err)
+		}
+	})
+}
+
 // clientFlags are the flags of every verb that sends requests. A verb whose request may take long embeds them with
 // set:"timeout=6s": the worker gives up after 5 s, and its answer says so.
 type clientFlags struct {

@@ -48,14 +48,10 @@ var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.Even
 
 // Run ends after --count events, or with the context: a signal is the normal end of a watch.
 func (c *watchCmd) Run(s *session) error {
-	ctx, refuse := context.WithCancelCause(s.ctx)
-	defer refuse(nil)
 	// A server may also refuse the subscription later: when permissions change, or after a reconnect to another server.
-	nc, err := c.connect(s, "watch", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-		if errors.Is(err, nats.ErrPermissionViolation) {
-			refuse(err)
-		}
-	}), nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
+	ctx, refuse, refusals := untilRefused(s.ctx)
+	defer refuse(nil)
+	nc, err := c.connect(s, "watch", refusals, nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 		if !nc.IsClosed() {
 			fmt.Fprintln(s.err, "limiter: connection lost; events until it is back are not shown")
 		}

@@ -54,7 +54,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 	}
 	messages, total, err := openHistory(ctx, js, &cfg)
 	if err != nil {
-		return History{}, fmt.Errorf("read events: %w", err)
+		return History{}, fmt.Errorf("read events: %w", explainJetStream(err))
 	}
 	if total == 0 {
 		return History{}, nil
@@ -64,7 +64,7 @@ func ReadHistory(ctx context.Context, cfg HistoryConfig, each func(alerts.Event)
 	for n := uint64(1); ; n++ {
 		m, err := nextMessage(ctx, messages)
 		if err != nil {
-			return h, fmt.Errorf("read events: got %d of %d: %w", n-1, total, err)
+			return h, fmt.Errorf("read events: got %d of %d: %w", n-1, total, explainJetStream(err))
 		}
 		meta, err := m.Metadata()
 		if err != nil {
