@@ -43,9 +43,9 @@ func (c *alertsPreviewCmd) Validate() error {
 }
 
 func (c *alertsPreviewCmd) Run(s *session) error {
-	rules, err := app.PreviewRules(c.File)
+	rules, err := await(s, c.File+" was not read to the end", func() (*app.AlertRules, error) { return app.PreviewRules(c.File) })
 	if err != nil {
-		return err
+		return printMistakes(s, err)
 	}
 	ctx, refuse, refusals := untilRefused(s.ctx)
 	defer refuse(nil)

@@ -236,6 +236,12 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	}
 	// No key reaches the threshold of its rule; its secret is not needed.
 	preview(written(t, "alerts.yaml", alertsYAML)).want(t, exitDone, "30 matched by a rule: 0 alerts, 0 sent", "")
+	bad := written(t, "alerts.yaml", strings.ReplaceAll(alertsYAML, "denials: 20", "denials: 0"))
+	i = preview(bad)
+	i.want(t, exitError, "", "limiter: "+bad+": 1 mistake\n")
+	if !strings.HasPrefix(i.err.String(), bad+":6: rules[0].threshold.denials: ") {
+		t.Errorf("the mistake is shown as %s", i.err.String())
+	}
 	preview(filepath.Join(t.TempDir(), "none")).want(t, exitError, "", "no such file")
 	preview("--max", "10").want(t, exitDone, "10 events", "20 later events were not read; raise --max")
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "stream LIMITS not found on this NATS server")

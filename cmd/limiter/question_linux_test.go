@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
@@ -117,5 +118,25 @@ func TestInterruptRestoresTheTerminal(t *testing.T) {
 	}
 	if _, err := keyboard.WriteString("\n"); err != nil { // ends the read that was left behind
 		t.Fatal(err)
+	}
+}
+
+// TestASignalEndsTheWaitForAFile that is a pipe, which nobody may ever write to.
+func TestASignalEndsTheWaitForAFile(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	for _, verb := range []string{"policies validate", "policies explain", "alerts validate", "alerts preview"} {
+		path := filepath.Join(t.TempDir(), "pipe")
+		if err := syscall.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		i := &invocation{ctx: ctx}
+		i.run(t, append(strings.Fields(verb), path)...).want(t, exitError, "", "limiter: interrupted: "+path+" was not read to the end\n")
+		writer, err := os.OpenFile(path, os.O_RDWR, 0) // ends the read that was left behind
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = writer.Close()
 	}
 }
