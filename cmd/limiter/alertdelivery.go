@@ -218,7 +218,7 @@ func (c *alertsDeadCmd) Run(s *session) error {
 		t.flush()
 	}
 	if page.Next != "" {
-		fmt.Fprintf(s.out, "more: --after %s\n", shellWord(page.Next))
+		fmt.Fprintf(s.out, "more: --after=%s\n", shellWord(page.Next))
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func TestAlertsTables(t *testing.T) {
 			`{"user":"7","open":true,"max":50}`,
 			"ID  RAISED               RULE     SEVERITY  USER  LIMIT       DENIED  STATE  TOLD\n" +
 				"A1  2026-03-01 12:00:00  denials  warning   7     api 100/1m  41      open   held: throttle\n" +
-				"more: --after \"1772362800000/A1\"\n"},
+				"more: --after=\"1772362800000/A1\"\n"},
 		{limits.SubjectAlertsList, "list --rule r --policy p --after x --max 1", `{"alerts":[]}`,
 			`{"rule":"r","policy":"p","after":"x","max":1}`, "no alerts\n"},
 		{limits.SubjectAlertsShow, "show A1", `{"alert":` + oneAlert + `,"deliveries":[{"id":"A1.raised/log","channel":"log",` +
@@ -53,7 +53,7 @@ func TestAlertsTables(t *testing.T) {
 			`{"after":"2/S2","max":1}`,
 			"ID  RULE  POLICY  KEY  USER  UNTIL                       BY  REASON\n" +
 				"S1  *     -       -    -     2026-03-01 11:59:59 (over)  -   move\n" +
-				"more: --after \"1/S1\"\n"},
+				"more: --after=\"1/S1\"\n"},
 		{limits.SubjectAlertsChannels, "channels", `{"channels":[{"name":"pager","kind":"webhook","host":"h.example","waiting":3,"breaker":"open",` +
 			`"disabledAt":1772362800000,"disabledReason":"410 Gone"},{"name":"chat","kind":"slack","host":"c.example","waiting":2,"breaker":"closed",` +
 			`"pausedUntil":1772363400000},{"name":"ops","kind":"webhook","host":"o.example","waiting":1,"breaker":"closed",` +
@@ -66,7 +66,7 @@ func TestAlertsTables(t *testing.T) {
 		{limits.SubjectAlertsDead, "dead --channel c", `{"deliveries":[],"poison":[{"sequence":5,"subject":"limits.warning","reason":"bad",` +
 			`"data":"/3s=","at":1772362800000}],"next":"poison:1772362800000/5"}`, `{"channel":"c","max":50}`,
 			"no dead letters\n\nmessages that could not be processed:\nSEQUENCE  SUBJECT         AT                   REASON  DATA\n" +
-				"5         limits.warning  2026-03-01 12:00:00  bad     \"\\xff{\"\nmore: --after \"poison:1772362800000/5\"\n"},
+				"5         limits.warning  2026-03-01 12:00:00  bad     \"\\xff{\"\nmore: --after=\"poison:1772362800000/5\"\n"},
 		{limits.SubjectAlertsReplay, "replay --channel c", `{"replayed":2}`, `{"channel":"c"}`, "replayed 2 dead letters\n"},
 		{limits.SubjectAlertsReplay, "replay --all --yes", `{"replayed":1}`, `{"all":true}`, "replayed 1 dead letter\n"},
 		{limits.SubjectAlertsReplay, "replay A1.raised/log --json", `{"replayed":1}`, `{"id":"A1.raised/log"}`, "{\"replayed\":1}\n"},

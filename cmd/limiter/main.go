@@ -121,7 +121,7 @@ func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 		return exitStatus(s, nil, nil)
 	}
 	if err != nil {
-		fmt.Fprintf(s.err, "limiter: %s\n%s\n", settings.Explain(nil, err), helpHint(err))
+		fmt.Fprintf(s.err, "limiter: %s%s\n%s\n", settings.Explain(nil, err), dashHint(err, args), helpHint(err))
 		return exitUsage
 	}
 	if status = exitStatus(s, k, k.Run(s)); status == exitUsage {
@@ -154,6 +154,21 @@ func helpHint(err error) string {
 		}
 	}
 	return "see: limiter --help"
+}
+
+// dashHint shows how to give an argument that begins with a dash, such as the id of a chat, if it was taken for a flag.
+func dashHint(err error, args []string) string {
+	flag, unknown := strings.CutPrefix(err.Error(), "unknown flag -")
+	var parse *kong.ParseError
+	if !unknown || flag == "" || flag[0] == '-' || !errors.As(err, &parse) || parse.Context.Selected() == nil || len(parse.Context.Selected().Positional) == 0 {
+		return ""
+	}
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-"+flag[:1]) {
+			return "; an argument that begins with - needs -- before it: " + parse.Context.Selected().FullPath() + " -- " + strings.Map(settings.Shown, arg)
+		}
+	}
+	return ""
 }
 
 // inboxHint names the setting that helps if the user may not subscribe to this client's inbox: roles may have inbox

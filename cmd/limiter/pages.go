@@ -64,7 +64,7 @@ func showPages[Page, Item any](s *session, f *clientFlags, max *int, after strin
 		case n == 0:
 			fmt.Fprintln(s.out, "no "+l.noun)
 		case next != "":
-			fmt.Fprintf(s.out, "more: --after %s\n", shellWord(next))
+			fmt.Fprintf(s.out, "more: --after=%s\n", shellWord(next))
 		}
 		return nil
 	}

@@ -189,7 +189,7 @@ func TestServicePolicies(t *testing.T) {
 	// A counter is shown by the name of its limit, not by its stored name.
 	s.limiter(t, "consume --policy chat -a user=8")
 	s.limiter(t, "show chat:8").want(t, exitDone, "\nminute  5/60m  1     4 ", "")
-	s.limiter(t, "list --max 1").want(t, exitDone, `more: --after $'chat:7\nchat\x1fminute'`+"\n", "")
+	s.limiter(t, "list --max 1").want(t, exitDone, `more: --after=$'chat:7\nchat\x1fminute'`+"\n", "")
 	limiter(t, "list", "--after", "chat:7\nchat\x1fminute", "--nats-url", s.nats).want(t, exitDone, "\nchat:8  minute  5/60m", "")
 	s.limiter(t, "reset --prefix chat: --yes").want(t, exitDone, "reset 2 counters\n", "")
 

@@ -90,5 +90,5 @@ func TestResetOfOneKeyDoesNotAsk(t *testing.T) {
 func TestPageOfDeadLettersNamesTheNext(t *testing.T) {
 	t.Parallel()
 	url := respond(t, limits.SubjectAlertsDead, text(`{"deliveries":[{"id":"x/pager","state":"dead"}],"next":"x/pager"}`))
-	limiter(t, "alerts", "dead", "--nats-url", url).want(t, exitDone, "more: --after \"x/pager\"\n", "")
+	limiter(t, "alerts", "dead", "--nats-url", url).want(t, exitDone, "more: --after=\"x/pager\"\n", "")
 }

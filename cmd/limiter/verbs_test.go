@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,7 +164,7 @@ func TestList(t *testing.T) {
 	i := limiter(t, "list", "--prefix", "x", "--nats-url", url)
 	i.want(t, exitDone, "KEY  NAME  LIMIT  USED  REMAINING  RESET  ALGORITHM     POLICY\na    1m    1/1m   0     0          now    fixed_window  -\n", "")
 	i.want(t, exitDone, "c ", "")
-	limiter(t, "list", "--max", "1", "--nats-url", url).want(t, exitDone, "more: --after \"2\"\n", "")
+	limiter(t, "list", "--max", "1", "--nats-url", url).want(t, exitDone, "more: --after=\"2\"\n", "")
 	i = limiter(t, "list", "--json", "--nats-url", url)
 	if lines := strings.Count(i.out.String(), "\n"); i.status != exitDone || lines != 2 {
 		t.Errorf("--json: exit status %d, %d lines, want a line a page", i.status, lines)
@@ -242,6 +243,36 @@ func TestWatchEndsWithASignal(t *testing.T) {
 	cancel()
 	<-ended
 	i.want(t, exitDone, "", "watching")
+}
+
+// TestKeysMayBeginWithADash, such as the id of a chat.
+func TestKeysMayBeginWithADash(t *testing.T) {
+	t.Parallel()
+	url := respond(t, "limits.>", text(`{"allowed":true,"key":"-100","reset":1,"counters":[{"key":"-chat","name":"1m"}],"next":"-chat"}`))
+	at := func(args string) *invocation {
+		words := strings.Fields(args)
+		return limiter(t, slices.Concat(words[:1], []string{"--nats-url", url}, words[1:])...)
+	}
+	more := at("list --max 1").out.String()
+	_, next, _ := strings.Cut(more, "more: ")
+	if want := "--after=\"-chat\"\n"; next != want {
+		t.Errorf("the next page begins %q, want %q", next, want)
+	}
+	at("list --max 1 " + strings.NewReplacer(`"`, "", "\n", "").Replace(next)).want(t, exitDone, "more: ", "")
+	for verb, wayOut := range map[string]string{
+		"show -100":                          "limiter show -- -100",
+		"reset -100 --dry-run":               "limiter reset -- -100",
+		"consume -42 --limit 5 --window 1m":  "limiter consume -- -42",
+		"consume --limit 5 --window 1m -zoo": "limiter consume -- -zoo",
+	} {
+		i := at(verb)
+		i.want(t, exitUsage, "", "; an argument that begins with - needs -- before it: "+wayOut+"\n")
+	}
+	at("show -- -100").want(t, exitDone, "-100\n", "")
+	at("consume --limit 5 --window 1m -- -100").want(t, exitDone, "allowed\n", "")
+	if i := at("top -x"); strings.Contains(i.err.String(), " -- ") {
+		t.Errorf("top takes no argument: %s", i.err.String())
+	}
 }
 
 // TestNegativeNumbersAreValues: no flag looks like a number.
