@@ -21,11 +21,11 @@ type decideFlags struct {
 	clientFlags
 	policyFlags
 	Key         string `arg:"" optional:"" help:"What is limited, such as api:user:123."`
-	Limit       int64  `placeholder:"N" help:"How much may be charged in one window."`
+	Limit       *int64 `placeholder:"N" help:"How much may be charged in one window."`
 	Window      string `placeholder:"W" help:"A duration such as 500ms, 1m, 1h, 1d, or minute, hour, day, week, month."`
 	Cost        *int64 `placeholder:"N" help:"What this request costs (1)."`
 	Algorithm   string `placeholder:"NAME" help:"sliding_window (the default), fixed_window or token_bucket."`
-	Burst       int64  `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
+	Burst       *int64 `placeholder:"N" help:"Tokens on top of the limit (token_bucket)."`
 	Name        string `placeholder:"NAME" help:"Tells the counters of one key apart; the window unless set."`
 	Timezone    string `placeholder:"ZONE" help:"Zone of a calendar window, such as Europe/Berlin; UTC unless set."`
 	Anchor      string `placeholder:"ANCHOR" help:"aligned, or first_use: a fixed window starts at its first charge."`
@@ -35,13 +35,12 @@ type decideFlags struct {
 }
 
 func (f *decideFlags) Validate() error {
-	if f.Limit < 0 {
-		return fmt.Errorf("--limit: %d is below 1; want one such as 100", f.Limit)
-	}
 	if err := f.checkForm(); err != nil {
 		return err
 	}
 	switch {
+	case f.Limit != nil && *f.Limit < 1: // in the request 0 would mean that it is missing
+		return fmt.Errorf("--limit: %d is below 1; want one such as 100", *f.Limit)
 	case f.Algorithm != "" && !slices.Contains(algorithms, f.Algorithm):
 		return fmt.Errorf("--algorithm: %q is not one of %s", f.Algorithm, strings.Join(algorithms, ", "))
 	case f.Consistency != "" && !slices.Contains(consistencies, f.Consistency):
@@ -54,7 +53,7 @@ func (f *decideFlags) Validate() error {
 
 // checkForm checks that the request has exactly one form: a limit, a policy, or JSON.
 func (f *decideFlags) checkForm() error {
-	inline := f.request().LimitSpec != limits.LimitSpec{}
+	inline := f.request().LimitSpec != limits.LimitSpec{} || f.Limit != nil || f.Burst != nil
 	switch {
 	case f.Request != "" && (inline || f.given() || f.Cost != nil || f.ID != ""):
 		return errors.New("--request is the whole request: leave out KEY, the limit and policy flags, --cost and --id, and put their values in the JSON")
@@ -64,7 +63,7 @@ func (f *decideFlags) checkForm() error {
 		return errors.New("--policy, --tier and -a replace KEY and the limit flags; leave those out, the policy defines them")
 	case f.given() && f.Policy == "" && len(f.Attributes) == 0:
 		return errors.New("--tier requires --policy or -a")
-	case !f.given() && (f.Key == "" || f.Limit < 1 || f.Window == ""):
+	case !f.given() && (f.Key == "" || f.Limit == nil || f.Window == ""):
 		return errors.New("KEY, --limit (1 or more) and --window are required, or --policy or -a, or --request")
 	}
 	return nil
@@ -89,15 +88,20 @@ func (f *decideFlags) body(s *session) ([]byte, error) {
 }
 
 func (f *decideFlags) request() limits.Request {
-	r := limits.Per(f.Key, f.Limit, f.Window)
-	r.Algorithm, r.Burst, r.Name = f.Algorithm, f.Burst, f.Name
+	r := limits.Request{ID: f.ID}
+	r.Key, r.Window, r.Algorithm, r.Name = f.Key, f.Window, f.Algorithm, f.Name
 	r.Timezone, r.Anchor, r.Consistency = f.Timezone, f.Anchor, f.Consistency
 	r.Policy, r.Tier, r.Attributes = f.Policy, f.Tier, f.Attributes
-	r.ID = f.ID
-	if f.Cost != nil {
-		r.Cost = *f.Cost
-	}
+	r.Limit, r.Burst, r.Cost = orZero(f.Limit), orZero(f.Burst), orZero(f.Cost)
 	return r
+}
+
+// orZero returns the number of a flag, or 0 if it was not given.
+func orZero(given *int64) int64 {
+	if given == nil {
+		return 0
+	}
+	return *given
 }
 
 // decide sends the request and prints the decision. It returns errDenied for a denial.

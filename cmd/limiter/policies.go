@@ -150,11 +150,7 @@ func policyRows(t *table, p *app.Policy) {
 
 // limitText formats a limit, with those of its settings that are not the default.
 func limitText(l *app.PolicyLimit) string {
-	burst := int64(0)
-	if l.Burst != nil {
-		burst = *l.Burst
-	}
-	words := []string{rateOf(l.Limit.String(), l.Window, burst)}
+	words := []string{rateOf(l.Limit.String(), l.Window, orZero(l.Burst))}
 	if l.Limit.String() != "unlimited" {
 		words = append(words, nonDefault(l.Algorithm, l.Timezone, l.Anchor, l.Consistency)...)
 	}
