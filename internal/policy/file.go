@@ -148,12 +148,8 @@ func (a *Amount) ReadYAML(p *yamlfile.Problems, n ast.Node, path string) {
 }
 
 func amount(p *yamlfile.Problems, n ast.Node, path string) Amount {
-	if s, ok := n.(*ast.StringNode); ok {
-		if s.Value == "unlimited" {
-			return Unlimited
-		}
-		p.Add(path, "%s is not a valid limit; want a whole number, 1 to 1000000000, or unlimited", yamlfile.Quote(s.Value))
-		return 0
+	if s, ok := n.(*ast.StringNode); ok && s.Value == "unlimited" {
+		return Unlimited
 	}
 	v := p.Integer(n, path, "a whole number, 1 to 1000000000, or unlimited")
 	if v < 1 || v > maxAmount {

@@ -2,8 +2,10 @@ package yamlfile
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
@@ -19,6 +21,7 @@ const (
 var hints = []struct{ part, hint string }{
 	{"is a reserved character", "; quote the text"},
 	{"'\t' that cannot start any token", "; indent with spaces, not with tabs"},
+	{"tab character cannot use as a map key directly", "; separate with spaces, not with tabs"},
 	{"must be specified", quoteHint}, // the message begins with ',' or '}'
 	{"could not find flow map content", quoteHint},
 	{"unexpected scalar value type", quoteHint},
@@ -28,12 +31,40 @@ var hints = []struct{ part, hint string }{
 	{"not allowed in this context", quoteHint + columnHint},
 }
 
-// hint returns a text to append to a message of the library; "" for none.
-func hint(message string) string {
+// hint returns a text to append to a message of the library about a line; "" for none.
+func hint(message string, data []byte, line int) string {
+	if h := spaceHint(data, line); h != "" {
+		return h
+	}
 	for _, h := range hints {
 		if strings.Contains(message, h.part) {
 			return h.hint
 		}
+	}
+	return ""
+}
+
+// spaceHint returns the hint for a line with a space that is none in YAML, as it comes from web pages and word processors;
+// "" for others.
+func spaceHint(data []byte, line int) string {
+	n := 0
+	for text := range bytes.Lines(data) {
+		if n++; n != line {
+			continue
+		}
+		for _, c := range string(text) {
+			if c > unicode.MaxASCII && unicode.IsSpace(c) {
+				return fmt.Sprintf("; the line has the space %U, which is none in YAML; type it anew", c)
+			}
+		}
+	}
+	return ""
+}
+
+// quotesHint is for a text in the place of a number or a bool: with quotes every value is a text.
+func quotesHint(n ast.Node) string {
+	if s, ok := n.(*ast.StringNode); ok && !isPlain(n) && (numeric.MatchString(s.Value) || s.Value == "true" || s.Value == "false") {
+		return "; remove the quotes"
 	}
 	return ""
 }

@@ -11,18 +11,22 @@ func TestCommonMistakesHaveHints(t *testing.T) {
 	t.Parallel()
 	const quote, tab = `; quote texts that contain { } [ ] or * & or a colon and a space, such as "x:{user}"`, "; indent with spaces, not with tabs"
 	for text, want := range map[string]string{
-		"match: {user: a, key: x:{user}}\n": quote,
-		"match: {user: *}\n":                quote,
-		"match:\n  user: *\n":               quote,
-		"title: {{.User}} denied\n":         quote,
-		"title: {user} denied\n":            quote + ", and start all fields of a mapping in the same column",
-		"title: Hi: there {used}\n":         quote + ", and start all fields of a mapping in the same column",
-		"title: {user}\n":                   `must be text; got a mapping; quote a text that contains { }, such as "x:{user}"`,
-		"title: % of it\n":                  "; quote a text that begins with %",
-		"title: @all\n":                     "; quote the text",
-		"match:\n\tuser: a\n":               tab,
-		"match:\n  user: a\n\tkey: b\n":     tab,
-		"match:\n  user: a\n key: b\n":      ", and start all fields of a mapping in the same column",
+		"match: {user: a, key: x:{user}}\n":  quote,
+		"match: {user: *}\n":                 quote,
+		"match:\n  user: *\n":                quote,
+		"title: {{.User}} denied\n":          quote,
+		"title: {user} denied\n":             quote + ", and start all fields of a mapping in the same column",
+		"title: Hi: there {used}\n":          quote + ", and start all fields of a mapping in the same column",
+		"title: {user}\n":                    `must be text; got a mapping; quote a text that contains { }, such as "x:{user}"`,
+		"title: % of it\n":                   "; quote a text that begins with %",
+		"title: @all\n":                      "; quote the text",
+		"match:\n\tuser: a\n":                tab,
+		"match:\n  user: a\n\tkey: b\n":      tab,
+		"match: {user: a,\tkey: b}\n":        "; separate with spaces, not with tabs",
+		"match: {\tuser: a}\n":               "; separate with spaces, not with tabs",
+		"match:\n  user:\u00a0a\n  key: b\n": "; the line has the space U+00A0, which is none in YAML; type it anew",
+		"match:\n  user:\u3000a\n  key: b\n": "; the line has the space U+3000, which is none in YAML; type it anew",
+		"match:\n  user: a\n key: b\n":       ", and start all fields of a mapping in the same column",
 	} {
 		p, v := New(Format{Name: "pair", Want: "match"}), &struct {
 			Match struct {

@@ -45,7 +45,7 @@ func (p *Problems) parseYAML(data []byte) (root ast.Node) {
 	}
 	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		p.addSyntaxError(err)
+		p.addSyntaxError(err, data)
 		return nil
 	}
 	for _, d := range f.Docs {
@@ -72,8 +72,8 @@ func isUTF16(data []byte) bool {
 		len(data) > 1 && (data[0] == 0) != (data[1] == 0)
 }
 
-// addSyntaxError reports an error of the parser.
-func (p *Problems) addSyntaxError(err error) {
+// addSyntaxError reports an error of the parser about data.
+func (p *Problems) addSyntaxError(err error, data []byte) {
 	message := "invalid YAML: " + strings.Split(err.Error(), "\n")[0]
 	var ye yaml.Error
 	if errors.As(err, &ye) {
@@ -85,7 +85,7 @@ func (p *Problems) addSyntaxError(err error) {
 	if p.format.Private {
 		message, _, _ = strings.Cut(message, `: "`) // after which the library shows the text
 	}
-	p.Add("", "%s%s", message, hint(message))
+	p.Add("", "%s%s", message, hint(message, data, p.lines[""]))
 }
 
 // Reader is a type that reads itself from a node. It reports mistakes to p.
@@ -374,7 +374,7 @@ func (p *Problems) Integer(n ast.Node, path, want string) int64 {
 		p.Add(path, "%s is not a plain decimal number, or is too large; write it without +, _, letters and leading zeros", Quote(text))
 		return 0
 	}
-	p.Add(path, "must be %s; got %s", want, p.Kind(n))
+	p.Add(path, "must be %s; got %s%s", want, p.Kind(n), quotesHint(n))
 	return 0
 }
 
@@ -405,7 +405,7 @@ func (p *Problems) float(n ast.Node, path string) float64 {
 			return v
 		}
 	}
-	p.Add(path, "must be a plain decimal number such as 0.5; got %s", p.Kind(n))
+	p.Add(path, "must be a plain decimal number such as 0.5; got %s%s", p.Kind(n), quotesHint(n))
 	return 0
 }
 
@@ -413,7 +413,7 @@ func (p *Problems) boolean(n ast.Node, path string) bool {
 	if b, ok := n.(*ast.BoolNode); ok {
 		return b.Value
 	}
-	p.Add(path, "must be true or false; got %s", p.Kind(n))
+	p.Add(path, "must be true or false; got %s%s", p.Kind(n), quotesHint(n))
 	return false
 }
 
