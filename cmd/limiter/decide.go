@@ -75,13 +75,17 @@ func (f *decideFlags) body(s *session) ([]byte, error) {
 	case "":
 		return json.Marshal(f.request())
 	case "-":
-		// One byte more than the limit is enough for the service to refuse it as too large.
+		// One byte more than the limit is enough to see that it is too large.
 		return await(s, "nothing was asked", func() ([]byte, error) {
 			body, err := io.ReadAll(io.LimitReader(s.in, limits.MaxRequestBytes+1))
 			if err != nil {
-				err = fmt.Errorf("read request: %w", err)
+				return nil, fmt.Errorf("read request: %w", err)
 			}
-			return body, err
+			if len(body) > limits.MaxRequestBytes {
+				return nil, &limits.Error{Status: 413, Code: limits.CodeTooLarge, Message: fmt.Sprintf(
+					"the request on standard input has more than %d bytes; at most %[1]d are allowed", limits.MaxRequestBytes)}
+			}
+			return body, nil
 		})
 	}
 	return []byte(f.Request), nil

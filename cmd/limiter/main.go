@@ -182,6 +182,14 @@ func inboxHint(err error) string {
 		"(NATS_INBOX_PREFIX), such as _INBOX_check"
 }
 
+// policyHint says what a person can type to list the policies. The service, which programs ask too, names only a subject.
+func policyHint(err error) string {
+	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeUnknownPolicy && strings.Contains(e.Message, limits.SubjectPolicies) {
+		return "; see limiter policies show FILE, or: nats request " + limits.SubjectPolicies + " '{}'"
+	}
+	return ""
+}
+
 // exitStatus prints an error and returns its exit status. k is the parsed command line, or nil.
 func exitStatus(s *session, k *kong.Context, err error) int {
 	var usage usageError
@@ -203,6 +211,6 @@ func exitStatus(s *session, k *kong.Context, err error) int {
 	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) || answer != nil && answer.Status == 400 {
 		text, status = settings.Explain(k, err), exitUsage
 	}
-	fmt.Fprintf(s.err, "limiter: %s%s\n", text, inboxHint(err))
+	fmt.Fprintf(s.err, "limiter: %s%s%s\n", text, inboxHint(err), policyHint(err))
 	return status
 }

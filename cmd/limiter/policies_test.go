@@ -180,6 +180,8 @@ func TestServicePolicies(t *testing.T) {
 	s.limiter(t, "refund --policy chat -a user=7").want(t, exitDone, "5/60m  1 ", "")
 	s.limiter(t, "record --policy chat -a user=7 --cost 3").want(t, exitDenied, "past the limit: 7 of 5 used in 60m\n", "")
 	s.limiter(t, "consume -a user=7 -a route=mail").want(t, exitDone, "allowed: no limit applies\n", "")
+	s.limiter(t, "consume --policy nope").want(t, exitError, "", `unknown policy "nope"; limits.admin.policies lists them (404 unknown_policy);`+
+		" see limiter policies show FILE, or: nats request limits.admin.policies '{}'\n")
 	s.limiter(t, "consume --policy chat -a route=chat").want(t, exitUsage, "", "400 invalid_attributes")
 
 	s.limiter(t, "consume --cost 5 --id estimate --policy chat -a user=9").want(t, exitDone, "5/60m  0 ", "")

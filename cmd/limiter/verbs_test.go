@@ -46,6 +46,21 @@ api:user:7  1m    100/1m  0          2026-03-01 12:00:23 in 23s  denied, retry i
 	}
 }
 
+// TestTooLargeStandardInput: it is not read to the end, so its size is not known.
+func TestTooLargeStandardInput(t *testing.T) {
+	url := respond(t, limits.SubjectConsume, text(denial))
+	for size, status := range map[int]int{limits.MaxRequestBytes: exitDenied, limits.MaxRequestBytes + 1: exitError, 2 * limits.MaxRequestBytes: exitError} {
+		i := &invocation{stdin: "{}" + strings.Repeat(" ", size-2)}
+		i.run(t, "consume", "--request", "-", "--nats-url", url)
+		if i.status != status {
+			t.Errorf("%d bytes: exit status %d", size, i.status)
+		}
+		if status == exitError {
+			i.want(t, exitError, "", "limiter: the request on standard input has more than 16384 bytes; at most 16384 are allowed (413 too_large)\n")
+		}
+	}
+}
+
 func TestCheckSeveralLimits(t *testing.T) {
 	request := `{"limits":[{"key":"global","limit":1000,"window":"1m"},{"key":"ip:ab12","limit":5,"window":"1m"}]}`
 	var asked string
@@ -258,7 +273,7 @@ func TestKeysMayBeginWithADash(t *testing.T) {
 	if want := "--after=\"-chat\"\n"; next != want {
 		t.Errorf("the next page begins %q, want %q", next, want)
 	}
-	at("list --max 1 " + strings.NewReplacer(`"`, "", "\n", "").Replace(next)).want(t, exitDone, "more: ", "")
+	at("list --max 1 "+strings.NewReplacer(`"`, "", "\n", "").Replace(next)).want(t, exitDone, "more: ", "")
 	for verb, wayOut := range map[string]string{
 		"show -100":                          "limiter show -- -100",
 		"reset -100 --dry-run":               "limiter reset -- -100",
