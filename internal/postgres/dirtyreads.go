@@ -8,8 +8,12 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// maxDirtyReads bounds the reads that are served while decisions wait.
-const maxDirtyReads = 256
+// maxDirtyReads bounds the reads that are served while decisions wait, and maxDirtyRows the counters that they find: no read
+// follows once there are so many.
+const (
+	maxDirtyReads = 256
+	maxDirtyRows  = 4096
+)
 
 // dirtyReads are the reads that wait for counters which are not in the table yet. A read has to look after the journal was
 // read, which holds writeLock for a round trip. So one of them does it for all that wait: if each did it by itself,
@@ -46,6 +50,13 @@ func (d *dirtyReads) take() []*dirtyRead {
 		d.waiting = nil
 	}
 	return taken
+}
+
+// giveBack puts reads that were taken before those that wait.
+func (d *dirtyReads) giveBack(reads []*dirtyRead) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waiting = slices.Concat(reads, d.waiting)
 }
 
 // remove takes back a read whose caller has given up.
@@ -96,13 +107,19 @@ func (s *Store) serveDirtyReads(ctx context.Context, r *dirtyRead) error {
 	defer cancel()
 	reads := s.dirtyReads.take()
 	err = s.catchUp(ctx)
-	for _, one := range reads {
+	found := 0
+	for i, one := range reads {
+		if found >= maxDirtyRows {
+			s.dirtyReads.giveBack(reads[i:])
+			break
+		}
 		if one.err = err; err == nil {
 			s.cache.eachDirty(one.span, func(row *row) bool {
 				one.all = append(one.all, row.toStored())
 				return len(one.all) < one.max
 			})
 		}
+		found += len(one.all)
 		close(one.done)
 	}
 	return nil

@@ -68,6 +68,41 @@ func TestReadsThatWaitShareOneLook(t *testing.T) {
 	}
 }
 
+// TestLargeReadsAreServedInParts: after some thousands of counters, decisions have their turn.
+func TestLargeReadsAreServedInParts(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{URL: testenv.Postgres(t)})
+	for i := range 1000 {
+		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
+	}
+	var reads []*dirtyRead
+	for range 12 {
+		r := &dirtyRead{span: span{end: "b"}, max: 1001, done: make(chan struct{})}
+		s.dirtyReads.add(r)
+		reads = append(reads, r)
+	}
+	served := func() (n int) {
+		for _, r := range reads {
+			select {
+			case <-r.done:
+				n++
+			default:
+			}
+		}
+		return n
+	}
+	for _, want := range []int{5, 10, 12, 12} {
+		if err := s.serveDirtyReads(t.Context(), reads[len(reads)-1]); err != nil || served() != want {
+			t.Errorf("%d are served, want %d: %v", served(), want, err)
+		}
+	}
+	for i, r := range reads {
+		if len(r.all) != 1000 || r.err != nil {
+			t.Errorf("read %d: %d counters, %v", i, len(r.all), r.err)
+		}
+	}
+}
+
 // TestStatusIsBounded: so many counters of a key are read from the table, too.
 func TestStatusIsBounded(t *testing.T) {
 	t.Parallel()
