@@ -93,6 +93,55 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 	return s.pool.SendBatch(ctx, b).Close()
 }
 
+// maxDirtyReads bounds the reads that are served while decisions wait, and maxDirtyRows the counters that they find: no read
+// follows once there are so many.
+const (
+	maxDirtyReads = 256
+	maxDirtyRows  = 4096
+)
+
+// dirtyQuestion asks for the first max dirty counters of a span.
+type dirtyQuestion struct {
+	span
+	max int
+}
+
+// dirtyCounters catches up with the journal and returns the first max dirty counters of a span. Decisions wait meanwhile, so
+// calls at the same time share it.
+func (s *Store) dirtyCounters(ctx context.Context, sp span, max int) ([]engine.StoredCounter, error) {
+	return s.dirtyReads.read(ctx, dirtyQuestion{sp, max}, s.serveDirtyReads)
+}
+
+func (s *Store) serveDirtyReads(ctx context.Context) error {
+	_, release, err := s.acquireBounded(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	reads := s.dirtyReads.take(maxDirtyReads)
+	// From here on it is for others, too: it does not end with the request of the one who does it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), decisionTimeout)
+	defer cancel()
+	err = s.catchUp(ctx)
+	found := 0
+	for i, one := range reads {
+		if found >= maxDirtyRows {
+			s.dirtyReads.giveBack(reads[i:])
+			break
+		}
+		var all []engine.StoredCounter
+		if err == nil {
+			s.cache.eachDirty(one.question.span, func(r *row) bool {
+				all = append(all, r.toStored())
+				return len(all) < one.question.max
+			})
+		}
+		found += len(all)
+		one.end(all, err)
+	}
+	return nil
+}
+
 // span is the ids greater than from whose key is below end.
 type span struct {
 	from engine.CounterID

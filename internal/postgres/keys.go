@@ -14,8 +14,8 @@ const (
 	insertKeySQL = `
 INSERT INTO api_keys (` + keyColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING`
 
-	readKeySQL = `
-SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
+	readKeysSQL = `
+SELECT ` + keyColumns + ` FROM api_keys WHERE id = ANY ($1)`
 
 	listKeysSQL = `
 SELECT ` + keyColumns + ` FROM api_keys WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
@@ -48,19 +48,46 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 	return err
 }
 
-// Key implements [keys.Store]. It uses the connections for decisions, because requests wait for it.
+// maxKeyReads bounds the keys of one query.
+const maxKeyReads = 512
+
+// Key implements [keys.Store]. Calls at the same time share a query: keys that are made up, which anybody may send, would keep
+// others waiting for a query of each.
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
-	release, err := acquire(ctx, s.readSlots)
-	if err != nil {
-		return keys.Key{}, false, fmt.Errorf("wait for earlier reads: %w", err)
-	}
-	defer release()
-	rows, err := s.pool.Query(ctx, readKeySQL, id)
-	k, found, err := first(collect(rows, err, keyFields))
+	k, err := s.keyReads.read(ctx, id, s.serveKeyReads)
 	if err != nil {
 		return keys.Key{}, false, fmt.Errorf("read keys: %w", err)
 	}
-	return k, found, nil
+	if k == nil {
+		return keys.Key{}, false, nil
+	}
+	return *k, true, nil
+}
+
+// serveKeyReads uses a connection for decisions, because requests wait for it.
+func (s *Store) serveKeyReads(ctx context.Context) error {
+	release, err := acquire(ctx, s.readSlots)
+	if err != nil {
+		return fmt.Errorf("wait for earlier reads: %w", err)
+	}
+	defer release()
+	reads := s.keyReads.take(maxKeyReads)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), decisionTimeout)
+	defer cancel()
+	ids := make([]string, len(reads))
+	for i, one := range reads {
+		ids[i] = one.question
+	}
+	rows, err := s.pool.Query(ctx, readKeysSQL, ids)
+	all, err := collect(rows, err, keyFields)
+	found := make(map[string]*keys.Key, len(all))
+	for i := range all {
+		found[all[i].ID] = &all[i]
+	}
+	for _, one := range reads {
+		one.end(found[one.question], err)
+	}
+	return nil
 }
 
 // ListKeys implements [keys.Store].

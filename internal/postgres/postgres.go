@@ -34,6 +34,7 @@ import (
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
+	"github.com/seed503877ad/limits/internal/keys"
 )
 
 // Config configures a [Store].
@@ -92,7 +93,8 @@ type Store struct {
 	// readSlots lets those reads have half of pool's connections at most. Without it, many requests
 	// with unknown API keys would hold up all decisions.
 	readSlots  chan struct{}
-	dirtyReads dirtyReads
+	dirtyReads *sharedReads[dirtyQuestion, []engine.StoredCounter]
+	keyReads   *sharedReads[string, *keys.Key]
 	// relay serves what may keep a transaction open for long, and what must work without the schema.
 	relay *pgxpool.Pool
 	// relaySlots bounds the calls of Relay that run at the same time.
@@ -173,7 +175,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		log:        cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		relaySlots: make(chan struct{}, maxRelays), reportSlot: make(chan struct{}, 1),
 		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
-		dirtyReads:  dirtyReads{turn: make(chan struct{}, 1)},
+		dirtyReads: newSharedReads[dirtyQuestion, []engine.StoredCounter](), keyReads: newSharedReads[string, *keys.Key](),
 		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
 		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
 		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldTimeout: foldTimeout, lastNaming: -1,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -75,11 +76,9 @@ func TestLargeReadsAreServedInParts(t *testing.T) {
 	for i := range 1000 {
 		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
 	}
-	var reads []*dirtyRead
+	var reads []*sharedRead[dirtyQuestion, []engine.StoredCounter]
 	for range 12 {
-		r := &dirtyRead{span: span{end: "b"}, max: 1001, done: make(chan struct{})}
-		s.dirtyReads.add(r)
-		reads = append(reads, r)
+		reads = append(reads, s.dirtyReads.add(dirtyQuestion{span{end: "b"}, 1001}))
 	}
 	served := func() (n int) {
 		for _, r := range reads {
@@ -92,13 +91,13 @@ func TestLargeReadsAreServedInParts(t *testing.T) {
 		return n
 	}
 	for _, want := range []int{5, 10, 12, 12} {
-		if err := s.serveDirtyReads(t.Context(), reads[len(reads)-1]); err != nil || served() != want {
+		if err := s.serveDirtyReads(t.Context()); err != nil || served() != want {
 			t.Errorf("%d are served, want %d: %v", served(), want, err)
 		}
 	}
 	for i, r := range reads {
-		if len(r.all) != 1000 || r.err != nil {
-			t.Errorf("read %d: %d counters, %v", i, len(r.all), r.err)
+		if len(r.answer) != 1000 || r.err != nil {
+			t.Errorf("read %d: %d counters, %v", i, len(r.answer), r.err)
 		}
 	}
 }
@@ -117,20 +116,58 @@ func TestStatusIsBounded(t *testing.T) {
 // TestManyReadsAreServedInParts, so that decisions wait for some of them only.
 func TestManyReadsAreServedInParts(t *testing.T) {
 	t.Parallel()
-	d := dirtyReads{}
-	all := make([]*dirtyRead, maxDirtyReads+2)
+	d := newSharedReads[int, int]()
+	all := make([]*sharedRead[int, int], 6)
 	for i := range all {
-		all[i] = &dirtyRead{}
-		d.add(all[i])
+		all[i] = d.add(i)
 	}
-	d.remove(all[maxDirtyReads])
-	if part := d.take(); len(part) != maxDirtyReads || part[0] != all[0] {
+	d.remove(all[4])
+	if part := d.take(4); len(part) != 4 || part[0] != all[0] {
 		t.Errorf("%d first", len(part))
 	}
-	if part := d.take(); len(part) != 1 || part[0] != all[maxDirtyReads+1] {
+	d.giveBack(all[2:4])
+	if part := d.take(4); len(part) != 3 || part[0] != all[2] || part[2] != all[5] {
 		t.Errorf("%d then", len(part))
 	}
-	if part := d.take(); len(part) != 0 || d.waiting != nil {
+	if part := d.take(4); len(part) != 0 || d.waiting != nil {
 		t.Errorf("%d in the end", len(part))
+	}
+}
+
+// TestKeysAreLookedUpTogether: keys that are made up do not keep others waiting.
+func TestKeysAreLookedUpTogether(t *testing.T) {
+	t.Parallel()
+	const reads = 700 // more than one query has
+	s := open(t, Config{URL: testenv.Postgres(t)})
+	for i := range 3 {
+		if err := s.CreateKey(t.Context(), keys.Key{ID: fmt.Sprintf("%08d", i*300), User: fmt.Sprint("u", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.keyReads.turn <- struct{}{}
+	ended := make(chan error, reads)
+	for i := range reads {
+		go func() {
+			k, found, err := s.Key(t.Context(), fmt.Sprintf("%08d", i))
+			if want := i%300 == 0; err == nil && (found != want || want && (k.ID != fmt.Sprintf("%08d", i) || k.User != fmt.Sprint("u", i/300))) {
+				err = fmt.Errorf("key %d: %+v, %v", i, k, found)
+			}
+			ended <- err
+		}()
+	}
+	for waiting := 0; waiting < reads; time.Sleep(time.Millisecond) {
+		s.keyReads.mu.Lock()
+		waiting = len(s.keyReads.waiting)
+		s.keyReads.mu.Unlock()
+	}
+	before := s.pool.Stat().AcquireCount()
+	<-s.keyReads.turn
+	for range reads {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if queries := s.pool.Stat().AcquireCount() - before; queries != 2 {
+		t.Errorf("%d keys took %d queries", reads, queries)
 	}
 }
