@@ -36,9 +36,9 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // again. It never retries sooner than that, and up to a tenth of the time later, so that waiters for the same limit do
 // not all come back at once. It returns the first allowed reply.
 //
-// Calls of Wait for the same request on one Client take turns: one retries first, and the number that may retry at a
-// time doubles as long as they are allowed. When one of them is denied, all of them wait for as long as its reply
-// says. Each denied attempt counts as a denial, with its events and alerts.
+// Calls of Wait for the same request on one Client take turns: one retries first, and each one that is allowed lets one
+// more retry at a time. When one of them is denied, all of them wait for as long as its reply says. Each denied attempt
+// counts as a denial, with its events and alerts.
 //
 // # Errors
 //

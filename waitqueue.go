@@ -19,8 +19,9 @@ type waitQueues struct {
 	byRequest map[string]*waitQueue
 }
 
-// waitQueue lets one Wait retry at a time, and twice as many after each one that was allowed. A denial blocks the
-// queue for all of them, since its retry time holds for all. Its fields are guarded by waitQueues.mu.
+// waitQueue lets one Wait retry at a time, and one more for each that was allowed, so twice as many in each round trip.
+// A denial blocks the queue for all of them, since its retry time holds for all. Its fields are guarded by
+// waitQueues.mu.
 type waitQueue struct {
 	request      string // its key in waitQueues.byRequest
 	waits        int    // the Waits that have joined; without any, the queue is removed
@@ -132,7 +133,7 @@ func (w *waitQueues) giveBack(q *waitQueue, allowed bool) {
 	defer w.mu.Unlock()
 	q.inFlight--
 	if allowed {
-		q.maxInFlight, q.blockedUntil = min(2*q.maxInFlight, maxWaitsInFlight), time.Time{}
+		q.maxInFlight, q.blockedUntil = min(q.maxInFlight+1, maxWaitsInFlight), time.Time{}
 	}
 	for len(q.line) > 0 && q.inFlight < q.maxInFlight {
 		q.inFlight++
