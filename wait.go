@@ -33,11 +33,13 @@ func (r *Reply) RetryIn() time.Duration {
 func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 
 // Wait consumes and, as long as the request is denied, sleeps until the limiter says that a retry can fit, and tries
-// again. It never retries sooner than that, and up to a tenth of the time later, so that waiters for the same limit do
-// not all come back at once. It returns the first allowed reply.
+// again. It never retries sooner than that, and up to a tenth of the time later, so that several processes that wait for
+// the same limit do not all come back at once. It returns the first allowed reply.
 //
-// Calls of Wait for the same request on one Client take turns: one retries first, and each one that is allowed lets one
-// more retry at a time. When one of them is denied, all of them wait for as long as its reply says. Each denied attempt
+// Calls of Wait for the same request on one Client take turns, in the order of the calls: one asks first, and each one
+// that is allowed lets one more ask at a time. When one of them is denied, all of them wait for as long as its reply
+// says. A call that finds others waiting joins them without asking, unless it has an ID, or the last denial is more than
+// a second old: then it asks whether that still holds. There is no order among several Clients. Each denied attempt
 // counts as a denial, with its events and alerts.
 //
 // # Errors
@@ -48,7 +50,8 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 //   - [context.DeadlineExceeded], at once, if ctx would end before the next attempt is due,
 //   - the error of ctx, if ctx ends while Wait sleeps.
 //
-// If it returns a reply with an error, this Wait charged nothing. Any other error of [Client.Consume] ends the Wait as
+// A Wait that has not asked itself returns the last reply to those that it joined. If Wait returns a reply with an
+// error, this Wait charged nothing. Any other error of [Client.Consume] ends the Wait as
 // well, and is returned without a reply; it is up to the caller to try again. Each attempt is bounded by the client's
 // timeout, however far off the deadline of ctx is. So if an answer is lost, Wait soon returns an error that wraps
 // [context.DeadlineExceeded], and no reply.
@@ -73,13 +76,23 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 // by the denial.
 func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 	id, stale := r.ID, 0
-	var q *waitQueue
-	defer func() { c.queues.leave(q) }()
-	release := func(bool) {}
+	e := c.queues.newWaiter(ctx)
+	allowed, lost := false, false
+	defer func() { c.queues.leave(e, allowed, lost) }()
+	denial := c.queues.join(e, r)
+	if denial != nil && !c.connected(ctx) {
+		c.queues.leave(e, false, false)
+		e, denial = c.queues.newWaiter(ctx), nil // it asks now, which says why it cannot
+	}
 	for try := 1; ; try++ {
+		if denial != nil {
+			if err := e.await(ctx); err != nil {
+				return denial, fmt.Errorf("wait for %s: %w", denial.Key, err)
+			}
+		}
 		reply, err := c.withinTimeout(ctx, c.Consume, r)
 		if err != nil || reply.Allowed {
-			release(err == nil)
+			allowed, lost = err == nil, errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 			return reply, err
 		}
 		delay := reply.RetryIn()
@@ -88,18 +101,20 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 			delay, fits, stale = c.recheck(ctx, r, delay, stale)
 			r.ID = id + ":" + strconv.Itoa(try)
 		}
-		if q == nil {
-			q = c.queues.join(r)
-		}
-		c.queues.block(q, delay)
-		release(false)
 		if !fits {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
 		}
-		if release, err = c.queues.await(ctx, q, delay, c.timeout); err != nil {
-			return reply, fmt.Errorf("wait for %s, %w", reply.Key, err)
-		}
+		denial = reply
+		c.queues.deny(e, r, denial, delay)
 	}
+}
+
+// connected reports whether a request could be sent now.
+func (c *Client) connected(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var is bool
+	return c.blocking.run(ctx, func() { is = c.nc.IsConnected() }) && is
 }
 
 // withinTimeout bounds one attempt by the client's timeout. The deadline of ctx is for the whole Wait, and may be an

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,24 +41,22 @@ func (f *fakeWindow) consume() time.Duration {
 
 // wait is what [Client.Wait] does, without NATS.
 func (f *fakeWindow) wait(ctx context.Context, queues *waitQueues) error {
-	var q *waitQueue
-	defer func() { queues.leave(q) }()
-	release := func(bool) {}
+	r := Per("k", int64(f.places), "1s")
+	e, allowed := queues.newWaiter(ctx), false
+	defer func() { queues.leave(e, allowed, false) }()
+	denial := queues.join(e, r)
 	for {
+		if denial != nil {
+			if err := e.await(ctx); err != nil {
+				return err
+			}
+		}
 		delay := f.consume()
-		if delay == 0 {
-			release(true)
+		if allowed = delay == 0; allowed {
 			return nil
 		}
-		if q == nil {
-			q = queues.join(Per("k", int64(f.places), "1s"))
-		}
-		queues.block(q, delay)
-		release(false)
-		var err error
-		if release, err = queues.await(ctx, q, delay, DefaultTimeout); err != nil {
-			return err
-		}
+		denial = &Reply{RetryAfter: delay.Milliseconds()}
+		queues.deny(e, r, denial, delay)
 	}
 }
 
@@ -81,6 +80,112 @@ func TestWaitersAskLittleMoreThanIsFree(t *testing.T) {
 			if asked, used := limiter.asked[window], limiter.used[window]; asked > 3*places || used != places {
 				t.Errorf("window %d: %d asked for %d places, and %d got one", window, asked, places, used)
 			}
+		}
+	})
+}
+
+// TestWaitersTakeTurnsInTheOrderOfTheirCalls: with 40 workers and 10 places a second each call waits 4 s and
+// a part of a window, and none misses its deadline after twice that.
+func TestWaitersTakeTurnsInTheOrderOfTheirCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const workers, places = 40, 10
+		limiter, queues := newFakeWindow(places), new(waitQueues)
+		var all sync.WaitGroup
+		for range workers {
+			all.Go(func() {
+				for time.Since(limiter.began) < time.Minute {
+					ctx, cancel := context.WithTimeout(t.Context(), 2*workers/places*time.Second)
+					began := time.Now()
+					err := limiter.wait(ctx, queues)
+					if took := time.Since(began); err != nil || took > (workers/places+2)*time.Second {
+						t.Errorf("%v after %v", err, took)
+					}
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// TestWaitersThatLeaveDoNotStopTheLine: whoever is cancelled, in line, with a turn or at the moment it gets one.
+func TestWaitersThatLeaveDoNotStopTheLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter, queues := newFakeWindow(10), new(waitQueues)
+		var all sync.WaitGroup
+		for i := range 400 {
+			all.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if i%2 == 0 {
+					time.AfterFunc(time.Duration(i)*limiter.latency/2, cancel)
+				}
+				if err := limiter.wait(ctx, queues); err != nil && i%2 != 0 {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := len(queues.byRequest); n != 0 || time.Since(limiter.began) > 40*time.Second {
+			t.Errorf("%d queues are left after %v", n, time.Since(limiter.began))
+		}
+	})
+}
+
+// TestANewcomerLearnsThatALimitIsFreeAgain: the limit may be raised or reset while others wait for long. It asks once a
+// second at most, and the others go on when it is allowed.
+func TestANewcomerLearnsThatALimitIsFreeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		queues, r := new(waitQueues), Per("k", 1, "1h")
+		wait := func() *waiter {
+			e := queues.newWaiter(t.Context())
+			queues.join(e, r)
+			return e
+		}
+		hasTurn := func(e *waiter) bool { synctest.Wait(); return len(e.turn) == 1 }
+		first := wait()
+		queues.deny(first, r, &Reply{RetryAfter: time.Hour.Milliseconds()}, time.Hour)
+		soon := wait()
+		time.Sleep(maxDenialAge + 1)
+		later, another := wait(), wait()
+		if hasTurn(first) || hasTurn(soon) || !hasTurn(later) || hasTurn(another) {
+			t.Fatal("want one of those who come when the denial is a second old to ask, and nobody else")
+		}
+		queues.leave(later, true, false)
+		if !hasTurn(first) || !hasTurn(soon) || hasTurn(another) {
+			t.Error("it was allowed; want the first two to ask")
+		}
+	})
+}
+
+// TestTheQueueOpensInTimeForADeadline: what it opens later at random leaves time for an attempt.
+func TestTheQueueOpensInTimeForADeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const turn, room = time.Minute, 10 * time.Millisecond
+		for range 100 {
+			queues, r, began := new(waitQueues), Per("k", 1, "1m"), time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), turn+room)
+			e := queues.newWaiter(ctx)
+			queues.deny(e, r, &Reply{}, turn)
+
+			early, cancelEarly := context.WithTimeout(t.Context(), turn-1)
+			late := queues.newWaiter(early)
+			queues.join(late, r)
+			if err := late.await(early); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
+				t.Errorf("past the deadline: %v after %v, want it reported at once", err, time.Since(began))
+			}
+			cancelEarly()
+
+			err := e.await(ctx)
+			if took := time.Since(began); err != nil || took < turn || took > turn+room/2 {
+				t.Errorf("%v after %v, want a turn after %v and up to %v more", err, took, turn, room/2)
+			}
+			queues.leave(e, true, false)
+			cancel()
 		}
 	})
 }
