@@ -306,3 +306,29 @@ func TestWaitGivesUp(t *testing.T) {
 		t.Errorf("%d tries, want 4", tries)
 	}
 }
+
+// TestWaitEndsWithTheConnection: its retry time may be weeks away.
+func TestWaitEndsWithTheConnection(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	c := patient(nc)
+	var asked atomic.Int64
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { asked.Add(1); return body(deniedForAnHour) })
+	var all sync.WaitGroup
+	all.Go(func() {
+		reply, err := c.Wait(t.Context(), limits.Per("k", 1, "1h"))
+		if !errors.Is(err, nats.ErrConnectionClosed) || !strings.Contains(err.Error(), "wait for k") || reply == nil {
+			t.Errorf("reply %+v, error %v", reply, err)
+		}
+	})
+	waitFor(t, func() bool { return asked.Load() > 0 })
+	waitFor(t, func() bool { // until it sleeps, so that others join it without asking
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		before := asked.Load()
+		_, err := c.Wait(ctx, limits.Per("k", 1, "1h"))
+		return errors.Is(err, context.DeadlineExceeded) && asked.Load() == before
+	})
+	nc.Close()
+	all.Wait()
+}

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // ErrNeverFits is what [Client.Wait] returns if the cost is more than the limit can ever give.
@@ -48,13 +50,14 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 //
 //   - [ErrNeverFits], if the cost can never fit,
 //   - [context.DeadlineExceeded], at once, if ctx would end before the next attempt is due,
-//   - the error of ctx, if ctx ends while Wait sleeps.
+//   - the error of ctx, if ctx ends while Wait sleeps,
+//   - nats.ErrConnectionClosed, if the connection is closed for good while Wait sleeps.
 //
 // A Wait that has not asked itself returns the last reply to those that it joined. If Wait returns a reply with an
-// error, this Wait charged nothing. Any other error of [Client.Consume] ends the Wait as
-// well, and is returned without a reply; it is up to the caller to try again. Each attempt is bounded by the client's
-// timeout, however far off the deadline of ctx is. So if an answer is lost, Wait soon returns an error that wraps
-// [context.DeadlineExceeded], and no reply.
+// error, this Wait charged nothing. Any other error of [Client.Consume] ends the Wait as well, and is returned without a
+// reply; it is up to the caller to try again. Each attempt is bounded by the client's timeout, however far off the
+// deadline of ctx is. So if an answer is lost, Wait soon returns an error that wraps [context.DeadlineExceeded], and no
+// reply.
 //
 // # IDs
 //
@@ -105,8 +108,25 @@ func (c *Client) Wait(ctx context.Context, r Request) (*Reply, error) {
 			return reply, fmt.Errorf("wait for %s: %w", reply.Key, ErrNeverFits)
 		}
 		denial = reply
-		c.queues.deny(e, r, denial, delay)
+		if created := c.queues.deny(e, r, denial, delay); created != nil {
+			go c.endWithConnection(created)
+		}
 	}
+}
+
+// endWithConnection ends the Waits in a queue if the connection is closed for good. It may block inside the connection,
+// and returns when the queue is removed.
+func (c *Client) endWithConnection(q *waitQueue) {
+	closed := c.nc.StatusChanged(nats.CLOSED)
+	defer c.nc.RemoveStatusListener(closed)
+	if !c.nc.IsClosed() { // before the listener was added
+		select {
+		case <-closed:
+		case <-q.removed:
+			return
+		}
+	}
+	c.queues.end(q, nats.ErrConnectionClosed)
 }
 
 // connected reports whether a request could be sent now.

@@ -41,6 +41,8 @@ type waitQueue struct {
 	// Nobody gets a turn before opens, which is up to a tenth later than blockedUntil.
 	blockedUntil, opens time.Time
 	timer               *time.Timer
+	removed             chan struct{} // closed when nobody waits any more
+	ended               error         // why nobody may wait any more
 }
 
 // waiter is a call of Wait. Its fields except for turn are guarded by waitQueues.mu.
@@ -127,14 +129,14 @@ func (w *waitQueues) deny(e *waiter, r Request, denial *Reply, d time.Duration) 
 	q.denials++
 	q.blockedUntil = now.Add(d)
 	q.opens = q.blockedUntil.Add(rand.N(d/10 + 1))
-	q.line = slices.DeleteFunc(q.line, func(other *waiter) bool { return !q.hasRoom(other) })
+	q.line = slices.DeleteFunc(q.line, func(other *waiter) bool { return !q.admits(other) })
 	q.insert(e)
 	w.next(q)
 	return created
 }
 
 func (w *waitQueues) create(key string) *waitQueue {
-	q := &waitQueue{request: key}
+	q := &waitQueue{request: key, removed: make(chan struct{})}
 	q.timer = time.AfterFunc(maxRetryIn, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -172,12 +174,22 @@ func (w *waitQueues) leave(e *waiter, allowed, lost bool) {
 	w.next(q)
 }
 
+// end ends all Waits that are in the queue, or come back to it, with an error.
+func (w *waitQueues) end(q *waitQueue, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q.ended = err
+	q.line = slices.DeleteFunc(q.line, func(e *waiter) bool { return !q.admits(e) })
+	w.next(q)
+}
+
 // next gives turns to the first in line, as many as may have one, and removes a queue without waiters.
 func (w *waitQueues) next(q *waitQueue) {
 	if len(q.line)+q.inFlight == 0 {
-		q.timer.Stop()
 		if w.byRequest[q.request] == q {
+			q.timer.Stop()
 			delete(w.byRequest, q.request)
+			close(q.removed)
 		}
 		return
 	}
@@ -202,22 +214,25 @@ func (q *waitQueue) find(e *waiter) (place int, inLine bool) {
 }
 
 func (q *waitQueue) insert(e *waiter) {
-	if q.hasRoom(e) {
+	if q.admits(e) {
 		i, _ := q.find(e)
 		q.line = slices.Insert(q.line, i, e)
 	}
 }
 
-// hasRoom reports whether the deadline of a waiter is after the end of the block, and tells it if not. If the deadline is
-// near, the queue opens early enough to leave half of the remaining time for the attempt that follows.
-func (q *waitQueue) hasRoom(e *waiter) bool {
-	if e.deadline.IsZero() {
+// admits reports whether a waiter may wait until the end of the block, and tells it if not. If its deadline is near, the
+// queue opens early enough to leave half of the remaining time for the attempt that follows.
+func (q *waitQueue) admits(e *waiter) bool {
+	if e.deadline.IsZero() && q.ended == nil {
 		return true
 	}
 	room := e.deadline.Sub(q.blockedUntil)
-	if room < 0 {
+	if err := q.ended; err != nil || room < 0 {
+		if err == nil {
+			err = fmt.Errorf("free in %v: %w", max(0, time.Until(q.blockedUntil)), context.DeadlineExceeded)
+		}
 		e.queue = nil
-		e.turn <- fmt.Errorf("free in %v: %w", max(0, time.Until(q.blockedUntil)), context.DeadlineExceeded)
+		e.turn <- err
 		return false
 	}
 	if latest := q.blockedUntil.Add(room / 2); latest.Before(q.opens) {
