@@ -26,17 +26,22 @@ const logTimeout = 100 * time.Millisecond
 // the connection. After the connection has been blocked for a second, lines are dropped at once, with an error that
 // wraps nats.ErrDisconnected, until it is free again.
 //
+// The service gives a line without At the time when it arrives. While the connection is interrupted or blocked, lines get
+// the time of this machine instead, because they are sent later. They are dropped if that is more than [MaxLogAhead]
+// ahead of the service's clock when they arrive.
+//
 // For a line that the service would drop, such as one without a Key or with Status 0, LogRequest returns an [*Error]
 // with Status 400 and the Field at fault, written as "[2].status" if there are several lines. The other lines are sent
 // nevertheless: what one client sends, such as a method of 20 bytes, must not keep the requests of others out of the
 // log. A line that NATS does not take in one message is an [*Error] with Status 413; the others are sent, too.
 func (c *Client) LogRequest(entries ...LogEntry) error {
+	made := time.Now()
 	var invalid error // of the first invalid line
-	lines := make([][]byte, 0, len(entries))
+	valid := make([]LogEntry, 0, len(entries))
 	for i := range entries {
-		line, err := entries[i].line()
+		err := entries[i].validate(made)
 		if err == nil {
-			lines = append(lines, line)
+			valid = append(valid, entries[i])
 			continue
 		}
 		if e, ok := errors.AsType[*Error](err); ok && len(entries) > 1 {
@@ -44,7 +49,7 @@ func (c *Client) LogRequest(entries ...LogEntry) error {
 		}
 		invalid = cmp.Or(invalid, err)
 	}
-	if len(lines) == 0 {
+	if len(valid) == 0 {
 		return invalid
 	}
 	if err := c.checkConnection(SubjectUsage, false); err != nil {
@@ -53,14 +58,23 @@ func (c *Client) LogRequest(entries ...LogEntry) error {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
 	var err error
-	if c.blocking.run(ctx, func() { err = c.publish(lines) }) && err != nil {
+	if c.blocking.run(ctx, func() { err = c.publish(valid, made) }) && err != nil {
 		return err
 	}
 	return invalid // also if publish is still blocked: the lines are then sent later
 }
 
-// publish sends lines in as few messages as the size limits of the service and of the NATS server allow.
-func (c *Client) publish(lines [][]byte) error {
+// publish sends entries in as few messages as the size limits of the service and of the NATS server allow. They get the
+// time when they were made only if they will arrive later, since this machine's clock may be wrong.
+func (c *Client) publish(entries []LogEntry, made time.Time) error {
+	late := !c.nc.IsConnected() || time.Since(made) > stalledAfter
+	lines := make([][]byte, len(entries))
+	for i, e := range entries {
+		if late {
+			e.At = cmp.Or(e.At, made.UnixMilli())
+		}
+		lines[i], _ = json.Marshal(e) // cannot fail
+	}
 	maxBytes := MaxRequestBytes
 	if n := c.nc.MaxPayload(); n > 0 {
 		maxBytes = min(maxBytes, int(n))
@@ -87,9 +101,8 @@ func (c *Client) publish(lines [][]byte) error {
 	return large
 }
 
-// line returns the line's JSON, or an error if the service would drop the line.
-func (e *LogEntry) line() ([]byte, error) {
-	now := time.Now()
+// validate returns an error if the service would drop the line.
+func (e *LogEntry) validate(now time.Time) error {
 	earliest, latest := now.Add(-MaxLogAge).UnixMilli(), now.Add(MaxLogAhead).UnixMilli()
 	for _, f := range []struct {
 		name, text string
@@ -97,20 +110,20 @@ func (e *LogEntry) line() ([]byte, error) {
 	}{{"key", e.Key, 1, MaxKeyBytes}, {"user", e.User, 0, MaxKeyBytes}, {"endpoint", e.Endpoint, 1, MaxKeyBytes}, {"method", e.Method, 1, MaxMethodBytes}} {
 		switch {
 		case len(f.text) < f.min || len(f.text) > f.max:
-			return nil, badLine(f.name, "has %d bytes; want %d to %d", len(f.text), f.min, f.max)
+			return badLine(f.name, "has %d bytes; want %d to %d", len(f.text), f.min, f.max)
 		case !utf8.ValidString(f.text) || strings.ContainsFunc(f.text, func(r rune) bool { return !unicode.IsPrint(r) }):
-			return nil, badLine(f.name, "%q is not printable UTF-8", f.text)
+			return badLine(f.name, "%q is not printable UTF-8", f.text)
 		}
 	}
 	switch {
 	case e.Status < 100 || e.Status > 599:
-		return nil, badLine("status", "%d is out of range; want 100 to 599", e.Status)
+		return badLine("status", "%d is out of range; want 100 to 599", e.Status)
 	case e.Millis < 0 || e.Millis > MaxMillis:
-		return nil, badLine("millis", "%d is out of range; want 0 to %d", e.Millis, MaxMillis)
+		return badLine("millis", "%d is out of range; want 0 to %d", e.Millis, MaxMillis)
 	case e.At != 0 && (e.At < earliest || e.At > latest):
-		return nil, badLine("at", "%d is out of range; want Unix milliseconds, %d to %d, or 0 for now", e.At, earliest, latest)
+		return badLine("at", "%d is out of range; want Unix milliseconds, %d to %d, or 0 for now", e.At, earliest, latest)
 	}
-	return json.Marshal(e)
+	return nil
 }
 
 func badLine(field, format string, args ...any) *Error {

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
@@ -95,6 +97,37 @@ func TestLogRequestSendsManyLinesAtOnce(t *testing.T) {
 	}
 	if !slices.Equal(got, sent) || messages > 20 {
 		t.Errorf("%d lines in %d messages; want all, in their order, in as few as they fit", len(got), messages)
+	}
+}
+
+// TestLogLinesOfAnOutageHaveTheTimeOfTheRequest, and not that of their arrival.
+func TestLogLinesOfAnOutageHaveTheTimeOfTheRequest(t *testing.T) {
+	t.Parallel()
+	s := serveNATS(t, server.RANDOM_PORT)
+	lost := make(chan struct{}, 1)
+	nc := testenv.Connect(t, s.ClientURL(), limits.Reconnect(), nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }))
+	next := lines(t, nc)
+	port := s.Addr().(*net.TCPAddr).Port
+	s.Shutdown()
+	<-lost
+	now, earlier := limits.LogEntry{Key: "k", Endpoint: "/", Method: "GET", Status: 200}, time.Now().Add(-time.Hour).UnixMilli()
+	then := now
+	then.At = earlier
+	began := time.Now().UnixMilli()
+	if err := limits.NewClient(nc).LogRequest(now, then); err != nil {
+		t.Fatal(err)
+	}
+	ended := time.Now().UnixMilli()
+	serveNATS(t, port)
+	var got []limits.LogEntry
+	if err := json.Unmarshal([]byte(next()), &got); err != nil || len(got) != 2 {
+		t.Fatal(got, err)
+	}
+	if at := got[0].At; at < began || at > ended {
+		t.Errorf("at %d, want %d to %d", at, began, ended)
+	}
+	if got[1].At != earlier {
+		t.Errorf("at %d, want %d as given", got[1].At, earlier)
 	}
 }
 
