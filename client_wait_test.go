@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 func TestWait(t *testing.T) {
@@ -307,13 +309,48 @@ func TestWaitGivesUp(t *testing.T) {
 	}
 }
 
+// TestWaitDoesNotJoinOthersWhileDisconnected: it fails at once, as without others, and those who sleep go on.
+func TestWaitDoesNotJoinOthersWhileDisconnected(t *testing.T) {
+	t.Parallel()
+	s := serveNATS(t, server.RANDOM_PORT)
+	lost := make(chan struct{}, 1)
+	nc := testenv.Connect(t, s.ClientURL(), limits.Reconnect(), nats.DisconnectErrHandler(func(*nats.Conn, error) { lost <- struct{}{} }))
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(deniedForAnHour) })
+	c, r := patient(nc), limits.Per("k", 1, "1h")
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		if _, err := c.Wait(ctx, r); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	waitUntilJoined(t, c, r)
+	s.Shutdown()
+	<-lost
+	if reply, err := c.Wait(t.Context(), r); !errors.Is(err, nats.ErrDisconnected) || reply != nil {
+		t.Errorf("reply %+v, error %v", reply, err)
+	}
+	cancel()
+	all.Wait()
+}
+
+// waitUntilJoined returns when others Wait for a request that is denied for an hour, so that one more does not ask.
+func waitUntilJoined(t *testing.T, c *limits.Client, r limits.Request) {
+	t.Helper()
+	waitFor(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		reply, err := c.Wait(ctx, r)
+		return errors.Is(err, context.DeadlineExceeded) && reply.RetryAfter < time.Hour.Milliseconds()
+	})
+}
+
 // TestWaitEndsWithTheConnection: its retry time may be weeks away.
 func TestWaitEndsWithTheConnection(t *testing.T) {
 	t.Parallel()
 	nc := connect(t)
 	c := patient(nc)
-	var asked atomic.Int64
-	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { asked.Add(1); return body(deniedForAnHour) })
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(deniedForAnHour) })
 	var all sync.WaitGroup
 	all.Go(func() {
 		reply, err := c.Wait(t.Context(), limits.Per("k", 1, "1h"))
@@ -321,14 +358,7 @@ func TestWaitEndsWithTheConnection(t *testing.T) {
 			t.Errorf("reply %+v, error %v", reply, err)
 		}
 	})
-	waitFor(t, func() bool { return asked.Load() > 0 })
-	waitFor(t, func() bool { // until it sleeps, so that others join it without asking
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		before := asked.Load()
-		_, err := c.Wait(ctx, limits.Per("k", 1, "1h"))
-		return errors.Is(err, context.DeadlineExceeded) && asked.Load() == before
-	})
+	waitUntilJoined(t, c, limits.Per("k", 1, "1h"))
 	nc.Close()
 	all.Wait()
 }

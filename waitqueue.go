@@ -99,7 +99,7 @@ func (w *waitQueues) join(e *waiter, r Request) *Reply {
 		return nil
 	}
 	now, denial := time.Now(), copyReply(&q.denial)
-	denial.RetryAfter = max(1, q.blockedUntil.Sub(now).Milliseconds())
+	denial.ID, denial.RetryAfter = "", max(1, q.blockedUntil.Sub(now).Milliseconds())
 	e.queue = q
 	if now.Before(q.opens) && now.Sub(q.deniedAt) > maxDenialAge {
 		q.deniedAt = now // the next one does not ask as well
@@ -112,7 +112,7 @@ func (w *waitQueues) join(e *waiter, r Request) *Reply {
 }
 
 // deny ends the turn of a waiter, if it had one, puts it in line and keeps everybody in the line from asking for d.
-// created is its queue if it is a new one.
+// created is its queue if it is a new one, and in use.
 func (w *waitQueues) deny(e *waiter, r Request, denial *Reply, d time.Duration) (created *waitQueue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +131,9 @@ func (w *waitQueues) deny(e *waiter, r Request, denial *Reply, d time.Duration) 
 	q.opens = q.blockedUntil.Add(rand.N(d/10 + 1))
 	q.line = slices.DeleteFunc(q.line, func(other *waiter) bool { return !q.admits(other) })
 	q.insert(e)
-	w.next(q)
+	if w.next(q); w.byRequest[q.request] != q {
+		return nil // its deadline is too early, and nobody else waits
+	}
 	return created
 }
 

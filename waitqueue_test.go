@@ -134,6 +134,32 @@ func TestWaitersThatLeaveDoNotStopTheLine(t *testing.T) {
 	})
 }
 
+// TestALostAnswerDoesNotHoldUpTheLine: everybody in it may ask then. Otherwise each would wait for the timeouts of those
+// before it.
+func TestALostAnswerDoesNotHoldUpTheLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		queues, r := new(waitQueues), Per("k", 1, "1s")
+		first := queues.newWaiter(t.Context())
+		queues.deny(first, r, &Reply{}, time.Second)
+		var others []*waiter
+		for range 100 {
+			e := queues.newWaiter(t.Context())
+			queues.join(e, r)
+			others = append(others, e)
+		}
+		if err := first.await(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		queues.leave(first, false, true)
+		for i, e := range others {
+			if len(e.turn) != 1 {
+				t.Fatalf("number %d in line has no turn", i+1)
+			}
+		}
+	})
+}
+
 // TestANewcomerLearnsThatALimitIsFreeAgain: the limit may be raised or reset while others wait for long. It asks once a
 // second at most, and the others go on when it is allowed.
 func TestANewcomerLearnsThatALimitIsFreeAgain(t *testing.T) {
