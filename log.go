@@ -26,9 +26,9 @@ const logTimeout = 100 * time.Millisecond
 // the connection. After the connection has been blocked for a second, lines are dropped at once, with an error that
 // wraps nats.ErrDisconnected, until it is free again.
 //
-// The service gives a line without At the time when it arrives. While the connection is interrupted or blocked, lines get
-// the time of this machine instead, because they are sent later. They are dropped if that is more than [MaxLogAhead]
-// ahead of the service's clock when they arrive.
+// The service gives a line without At the time when it arrives. While the connection is interrupted or blocked, lines
+// get the time of this machine instead, because they are sent later. They are dropped if that is more than
+// [MaxLogAhead] ahead of the service's clock when they arrive.
 //
 // For a line that the service would drop, such as one without a Key or with Status 0, LogRequest returns an [*Error]
 // with Status 400 and the Field at fault, written as "[2].status" if there are several lines. The other lines are sent

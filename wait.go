@@ -35,14 +35,14 @@ func (r *Reply) RetryIn() time.Duration {
 func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 
 // Wait consumes and, as long as the request is denied, sleeps until the limiter says that a retry can fit, and tries
-// again. It never retries sooner than that, and up to a tenth of the time later, so that several processes that wait for
-// the same limit do not all come back at once. It returns the first allowed reply.
+// again. It never retries sooner than that, and up to a tenth of the time later, so that several processes that wait
+// for the same limit do not all come back at once. It returns the first allowed reply.
 //
 // Calls of Wait for the same request on one Client take turns, in the order of the calls: one asks first, and each one
 // that is allowed lets one more ask at a time. When one of them is denied, all of them wait for as long as its reply
-// says. A call that finds others waiting joins them without asking, unless it has an ID, or the last denial is more than
-// a second old: then it asks whether that still holds. There is no order among several Clients. Each denied attempt
-// counts as a denial, with its events and alerts.
+// says. A call that finds others waiting joins them without asking, unless it has an ID, or the last denial is more
+// than a second old: then it asks whether that still holds. There is no order among several Clients. Each denied
+// attempt counts as a denial, with its events and alerts.
 //
 // # Errors
 //
@@ -54,8 +54,8 @@ func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 //   - nats.ErrConnectionClosed, if the connection is closed for good while Wait sleeps.
 //
 // A Wait that has not asked itself returns the last reply to those that it joined. If Wait returns a reply with an
-// error, this Wait charged nothing. Any other error of [Client.Consume] ends the Wait as well, and is returned without a
-// reply; it is up to the caller to try again. Each attempt is bounded by the client's timeout, however far off the
+// error, this Wait charged nothing. Any other error of [Client.Consume] ends the Wait as well, and is returned without
+// a reply; it is up to the caller to try again. Each attempt is bounded by the client's timeout, however far off the
 // deadline of ctx is. So if an answer is lost, Wait soon returns an error that wraps [context.DeadlineExceeded], and no
 // reply.
 //

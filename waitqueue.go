@@ -151,8 +151,8 @@ func (w *waitQueues) create(key string) *waitQueue {
 	return q
 }
 
-// leave ends a call: it gives back its turn or its place in line. If it was allowed, nothing keeps the others from asking
-// any more. If its answer was lost, it does not hold up the others, who may all ask.
+// leave ends a call: it gives back its turn or its place in line. If it was allowed, nothing keeps the others from
+// asking any more. If its answer was lost, it does not hold up the others, who may all ask.
 func (w *waitQueues) leave(e *waiter, allowed, lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,8 +222,8 @@ func (q *waitQueue) insert(e *waiter) {
 	}
 }
 
-// admits reports whether a waiter may wait until the end of the block, and tells it if not. If its deadline is near, the
-// queue opens early enough to leave half of the remaining time for the attempt that follows.
+// admits reports whether a waiter may wait until the end of the block, and tells it if not. If its deadline is near,
+// the queue opens early enough to leave half of the remaining time for the attempt that follows.
 func (q *waitQueue) admits(e *waiter) bool {
 	if e.deadline.IsZero() && q.ended == nil {
 		return true
