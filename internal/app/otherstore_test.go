@@ -10,11 +10,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
@@ -66,23 +68,175 @@ func TestLimitersWithDifferentStoresAreNotReady(t *testing.T) {
 	copied.await(t, otherStore)
 }
 
+// TestWorkersFollowADatabaseThatMoves: one that starts after the move finds those that run already on its own store, and
+// stands by for them.
+func TestWorkersFollowADatabaseThatMoves(t *testing.T) {
+	t.Parallel()
+	natsURL, databaseURL := testenv.NATS(t).ClientURL(), testenv.Postgres(t)
+	all := []*watcher{serving(t, natsURL, databaseURL), serving(t, natsURL, databaseURL)}
+	swap(t, databaseURL, testenv.Postgres(t))
+	all = append(all, serving(t, natsURL, databaseURL))
+	for _, log := range all[:2] {
+		log.await(t, "lead to another database")
+	}
+	all[2].await(t, "this worker now stands by")
+	for i, log := range all {
+		if text := log.String(); strings.Contains(text, otherStore) {
+			t.Errorf("worker %d:\n%s", i, text)
+		}
+		if ready, why := readiness(t, log); !ready && strings.Contains(why, otherStore) {
+			t.Errorf("worker %d: %s", i, why)
+		}
+	}
+}
+
+// swap gives each of two databases the name of the other, and ends their connections, so that clients find another
+// database when they connect again.
+func swap(t *testing.T, a, b string) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := cfg.Database
+	other, err := pgx.ParseConfig(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := other.Database
+	cfg.Database = "postgres"
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	for _, query := range []string{
+		"ALTER DATABASE " + first + " ALLOW_CONNECTIONS false",
+		"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname IN ('" + first + "', '" + second + "')",
+		"ALTER DATABASE " + first + " RENAME TO " + first + "_moved",
+		"ALTER DATABASE " + second + " RENAME TO " + first,
+		"ALTER DATABASE " + first + "_moved RENAME TO " + second,
+		"ALTER DATABASE " + second + " ALLOW_CONNECTIONS true",
+	} {
+		if _, err := conn.Exec(t.Context(), query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+}
+
+// movable is a store that may be moved, and may not answer.
+type movable struct {
+	store
+	id    atomic.Value // a string; empty while it does not answer
+	asked atomic.Int64
+}
+
+func (m *movable) Identity(context.Context) (string, error) {
+	m.asked.Add(1)
+	if id := m.id.Load().(string); id != "" {
+		return id, nil
+	}
+	return "", errors.New("the store is away")
+}
+
+// watching is a limiter that watches for other stores.
+type watching struct {
+	*limiter
+	store  *movable
+	lines  *watcher
+	others chan string
+}
+
+func newWatching(t *testing.T, id string) watching {
+	s, log := &movable{store: eachstore.SQLite(t, nil)}, newWatcher()
+	s.id.Store(id)
+	e, err := engine.New(t.Context(), engine.Config{Store: s, NewID: rand.Text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close(context.Background()) })
+	l := &limiter{store: s, engine: e, log: slog.New(log)}
+	l.serving.Store(true)
+	if _, err := l.identifyStore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return watching{l, s, log, make(chan string, maxOtherStores)}
+}
+
+// start starts it; what it announces goes to all.
+func (w watching) start(t *testing.T, all ...watching) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		w.announceStore(ctx, func(id string) {
+			for _, other := range all {
+				other.heardStore(id, other.others)
+			}
+		}, w.others)
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+}
+
+// TestStoreIsIdentifiedAgain with each announcement, and before another one counts as different.
+func TestStoreIsIdentifiedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all := []watching{newWatching(t, "first"), newWatching(t, "first")}
+		for _, w := range all {
+			w.start(t, all...)
+		}
+		for _, step := range []struct {
+			what      string
+			ids       [2]string
+			after     time.Duration
+			different bool
+		}{
+			{"at the start", [2]string{"first", "first"}, 0, false},
+			{"both moved", [2]string{"second", "second"}, 5 * announceEvery, false},
+			{"one cannot tell", [2]string{"third", ""}, 5 * announceEvery, false},
+			{"it has moved, too", [2]string{"third", "third"}, 5 * announceEvery, false},
+			{"only one moved", [2]string{"third", "copy"}, announceEvery + 2*checkPause, true},
+			{"it still does", [2]string{"third", "copy"}, 5 * announceEvery, true},
+			{"it moved back", [2]string{"third", "third"}, announceEvery + otherStoreTTL, false},
+		} {
+			for i, w := range all {
+				w.store.id.Store(step.ids[i])
+			}
+			time.Sleep(step.after)
+			synctest.Wait()
+			for i, w := range all {
+				if err := w.storeHealthy(t.Context()); errors.Is(err, errOtherStore) != step.different {
+					t.Errorf("%s: limiter %d: %v", step.what, i, err)
+				}
+			}
+		}
+	})
+}
+
+// TestManyAnnouncementsAskTheStoreOnceASecond: anybody who may publish there can send them.
+func TestManyAnnouncementsAskTheStoreOnceASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatching(t, "own")
+		w.start(t)
+		before := w.store.asked.Load()
+		for range 10_000 {
+			w.heardStore("other", w.others)
+			time.Sleep(time.Millisecond)
+		}
+		if n := w.store.asked.Load() - before; n > 11 {
+			t.Errorf("asked %d times in 10 s", n)
+		}
+	})
+}
+
 // TestOtherStoreIsLoggedWhileItLasts: once a minute for each store, and for a bounded number of stores. A while after the last
 // announcement this limiter is ready again.
 func TestOtherStoreIsLoggedWhileItLasts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, log := eachstore.SQLite(t, nil), newWatcher()
-		e, err := engine.New(t.Context(), engine.Config{Store: s, NewID: rand.Text})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = e.Close(context.Background()) }()
-		l := &limiter{store: s, engine: e, events: new(nats.Conn), log: slog.New(log), storeID: "own"} // not connected, so it announces nothing
-		l.serving.Store(true)
-		others := make(chan string)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go l.announceStore(ctx, nil, others)
+		w := newWatching(t, "own")
+		w.start(t)
 		for _, step := range []struct {
 			after time.Duration
 			heard []string
@@ -91,21 +245,22 @@ func TestOtherStoreIsLoggedWhileItLasts(t *testing.T) {
 		}{
 			{0, nil, 0, nil},
 			{0, []string{"a"}, 1, errOtherStore},
-			{30 * time.Second, []string{"a", "b"}, 2, errOtherStore},
-			{30 * time.Second, []string{"a", "a"}, 3, errOtherStore},
+			{30 * time.Second, []string{"a"}, 1, errOtherStore},
+			{checkPause, []string{"b"}, 2, errOtherStore},
+			{30 * time.Second, []string{"a"}, 3, errOtherStore},
 			{otherStoreTTL - time.Second, nil, 3, errOtherStore},
 			{time.Second, nil, 3, nil},
 			{0, slices.Collect(numbered(100)), 3 + maxOtherStores, errOtherStore},
 		} {
 			time.Sleep(step.after)
 			for _, id := range step.heard {
-				others <- id
+				w.others <- id
 			}
 			synctest.Wait()
-			if n := strings.Count(log.String(), otherStore); n != step.lines {
+			if n := strings.Count(w.lines.String(), otherStore); n != step.lines {
 				t.Errorf("%s later, after %.3q: %d lines, want %d", step.after, step.heard, n, step.lines)
 			}
-			if err := l.storeHealthy(t.Context()); !errors.Is(err, step.want) {
+			if err := w.storeHealthy(t.Context()); !errors.Is(err, step.want) {
 				t.Errorf("%s later, after %.3q: %v, want %v", step.after, step.heard, err, step.want)
 			}
 		}

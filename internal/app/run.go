@@ -55,8 +55,9 @@ type limiter struct {
 	rights []postgres.Rights
 	log    *slog.Logger
 
-	store   store
-	storeID string // unique among all stores
+	store store
+	// storeID is a string, unique among all stores.
+	storeID atomic.Value
 	// otherStoreSeen is when a limiter that uses another store was last heard of, in Unix nanoseconds; 0 for never.
 	otherStoreSeen atomic.Int64
 	// embedded is nil with NATSURL.

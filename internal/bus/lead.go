@@ -45,8 +45,8 @@ const (
 
 // LeadConfig configures the choice of the one worker that decides.
 type LeadConfig struct {
-	// Store identifies the store among all others.
-	Store string
+	// Store identifies the store that is used now among all others.
+	Store func() string
 	// Able returns nil while the store can be used for decisions.
 	Able func() error
 	// Rest is called with true when this worker stands by, and with false when it is to decide

@@ -67,9 +67,11 @@ func (r rank) outranks(o rank) bool {
 }
 
 // subject is where the workers of this store are asked that are connected to the same NATS cluster. A
-// distant cluster has a deciding worker of its own.
+// distant cluster has a deciding worker of its own. It changes when the connection leads to another
+// cluster, or the store has been moved. The first worker that learns of it finds nobody there and
+// decides, too, and the usual question settles who goes on once the others ask there as well.
 func (l *lead) subject() string {
-	sum := sha256.Sum256([]byte(l.cfg.Store + "\n" + l.conn.ConnectedClusterName()))
+	sum := sha256.Sum256([]byte(l.cfg.Store() + "\n" + l.conn.ConnectedClusterName()))
 	return subjectLead + "." + hex.EncodeToString(sum[:8])
 }
 

@@ -31,6 +31,8 @@ type leadWorker struct {
 	slowly time.Duration
 	// times are how long others may take for an answer.
 	times leadTimes
+	// store is what the store is called now.
+	store atomic.Value
 	// reads, when set, is called when a rest is over.
 	reads func(ctx context.Context)
 }
@@ -57,6 +59,7 @@ func startLeadWorker(t *testing.T, url, store string, change ...func(*leadWorker
 	}
 	t.Cleanup(nc.Close)
 	w := &leadWorker{nc: nc, times: patientTimes}
+	w.store.Store(store)
 	for _, f := range change {
 		f(w)
 	}
@@ -67,7 +70,7 @@ func startLeadWorker(t *testing.T, url, store string, change ...func(*leadWorker
 			w.decided.Add(1)
 			return allowing(r)
 		}},
-		Lead: &LeadConfig{Store: store, Able: w.able, Rest: w.rest, times: w.times},
+		Lead: &LeadConfig{Store: func() string { return w.store.Load().(string) }, Able: w.able, Rest: w.rest, times: w.times},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +111,32 @@ func waitForDeciders(t *testing.T, all []*leadWorker, want ...int) {
 		}
 		return slices.Equal(who, want)
 	})
+}
+
+// TestWorkersFollowAStoreThatMoves: those that learn of it last and first decide side by side until all have, and every
+// request is answered meanwhile.
+func TestWorkersFollowAStoreThatMoves(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string][]int{"the one that decides learns of it first": {0, 1, 2}, "or last": {2, 1, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.NATS(t).ClientURL()
+			all := startLeadWorkers(t, url, 3)
+			waitForDeciders(t, all, 0)
+			end := askContinuously(t, url)
+			for i, moved := range order {
+				all[moved].store.Store("moved")
+				if i == 0 && moved != 0 { // the one that stays decides for a store of its own
+					waitFor(t, "both stores have a worker that decides", func() bool { return all[0].Deciding() && all[moved].Deciding() })
+				}
+			}
+			all = append(all, startLeadWorker(t, url, "moved"))
+			waitForDeciders(t, all, 0)
+			for _, err := range end() {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestOfSeveralWorkersOneDecides(t *testing.T) {
