@@ -31,28 +31,28 @@ func (l *limiter) watchStores(ctx context.Context) error {
 	if _, err := l.identifyStore(ctx); err != nil {
 		return err
 	}
-	stores, others := bus.NewAnnouncer(l.events, bus.SubjectStore, l.log), make(chan string, maxOtherStores)
-	err := l.listen(stores, func(id string) { l.heardStore(id, others) })
-	if err != nil {
+	stores, heard := bus.NewStores(l.events, l.log), make(chan bus.StoreState, maxOtherStores)
+	if err := stores.Listen(func(s bus.StoreState) { l.heardStore(s, heard) }); err != nil {
 		return err
 	}
-	announce := func(id string) {
+	l.onStopUnsubscribe("store announcements", stores.Close)
+	announce := func(s bus.StoreState) {
 		if l.events.IsConnected() {
-			stores.Announce(id)
+			stores.Announce(s)
 		}
 	}
-	l.background("store announcements", func(ctx context.Context) { l.announceStore(ctx, announce, others) })
+	l.background("store announcements", func(ctx context.Context) { l.announceStore(ctx, announce, heard) })
 	return nil
 }
 
-// heardStore passes on an announcement of another store.
-func (l *limiter) heardStore(id string, others chan<- string) {
-	if id == l.identity() || id == "" {
+// heardStore passes on an announcement that has to be looked at.
+func (l *limiter) heardStore(s bus.StoreState, heard chan<- bus.StoreState) {
+	if s.ID == "" || s.ID == l.identity() && s.Token == 0 {
 		return
 	}
 	select {
-	case others <- id:
-	default: // the others in the channel say the same
+	case heard <- s:
+	default: // others will be announced again
 	}
 }
 
@@ -77,64 +77,120 @@ func (l *limiter) identifyStore(ctx context.Context) (moved bool, err error) {
 
 // announceStore announces the store at once, every minute, when it has changed, and when another store is heard of,
 // whose limiter may have started after the last announcement. While the store cannot be identified it says nothing.
-func (l *limiter) announceStore(ctx context.Context, announce func(id string), others <-chan string) {
-	announce(l.identity())
+func (l *limiter) announceStore(ctx context.Context, announce func(bus.StoreState), heard <-chan bus.StoreState) {
+	announce(l.storeState(ctx))
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
-	logged, checked := map[string]time.Time{}, time.Time{}
+	known, checked := otherStores{logged: map[string]time.Time{}}, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			if _, err := l.identifyStore(ctx); err == nil {
-				announce(l.identity())
+				announce(l.storeState(ctx))
 			}
-		case other := <-others:
+		case first := <-heard:
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(time.Until(checked.Add(checkPause))):
 			}
 			checked = time.Now()
+			all := append(pending(heard), first)
 			moved, err := l.identifyStore(ctx)
 			// What was heard may be from before the move. A limiter that still uses another store answers.
-			if heard := append(pending(others), other); err == nil && (moved || l.otherStores(heard, logged)) {
-				announce(l.identity())
+			if err == nil && (moved || l.judge(ctx, all, &known)) {
+				announce(l.storeState(ctx))
 			}
 		}
 	}
 }
 
+// journaled is a store whose journal tells it from a copy of it that goes its own way.
+type journaled interface {
+	LastJournalRow(ctx context.Context) (seq, token int64, err error)
+	OtherJournal(ctx context.Context, seqs, tokens []int64) (bool, error)
+}
+
+// storeState is what this limiter announces.
+func (l *limiter) storeState(ctx context.Context) bus.StoreState {
+	s := bus.StoreState{ID: l.identity()}
+	if j, ok := l.store.(journaled); ok {
+		ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+		defer cancel()
+		if seq, token, err := j.LastJournalRow(ctx); err == nil {
+			s.Seq, s.Token = seq, token
+		}
+	}
+	return s
+}
+
 // pending takes what is in the channel.
-func pending(others <-chan string) (all []string) {
+func pending(heard <-chan bus.StoreState) (all []bus.StoreState) {
 	for {
 		select {
-		case other := <-others:
-			all = append(all, other)
+		case s := <-heard:
+			all = append(all, s)
 		default:
 			return all
 		}
 	}
 }
 
-// otherStores notes and logs those of the announced stores that are not the own one, and reports whether it has
-// logged one.
-func (l *limiter) otherStores(heard []string, logged map[string]time.Time) (news bool) {
-	maps.DeleteFunc(logged, func(_ string, at time.Time) bool { return time.Since(at) > announceEvery*3/4 })
-	for _, other := range heard {
-		if other == l.identity() {
+// otherStores is what is known of other stores.
+type otherStores struct {
+	// logged says when each was last logged.
+	logged map[string]time.Time
+	// suspected is when a copy of the own store was first heard of, and suspectedAgain when it was last.
+	suspected, suspectedAgain time.Time
+}
+
+// judge notes and logs the announced stores that are not the own one, and reports whether it has logged one.
+func (l *limiter) judge(ctx context.Context, heard []bus.StoreState, known *otherStores) (news bool) {
+	maps.DeleteFunc(known.logged, func(_ string, at time.Time) bool { return time.Since(at) > announceEvery*3/4 })
+	own := l.identity()
+	if l.hasCopy(ctx, heard, known) {
+		heard = append(heard, bus.StoreState{ID: "a copy of it"})
+	}
+	for _, s := range heard {
+		if s.ID == own {
 			continue
 		}
 		l.otherStoreSeen.Store(time.Now().UnixNano())
-		if _, known := logged[other]; known || len(logged) == maxOtherStores {
+		if _, logged := known.logged[s.ID]; logged || len(known.logged) == maxOtherStores {
 			continue
 		}
-		logged[other], news = time.Now(), true
+		known.logged[s.ID], news = time.Now(), true
 		l.log.Error("another limiter on this NATS uses a different store: each of them admits up to the limit; "+
-			"give all of them the same DATABASE_URL, or each its own NATS server or account", "own", l.identity(), "other", other)
+			"give all of them the same DATABASE_URL, or each its own NATS server or account", "own", own, "other", s.ID)
 	}
 	return news
+}
+
+// hasCopy reports whether announcements of stores with the name of the own one are of a copy of it. One of them proves
+// nothing: its row may have been lost since, when a backup was restored. So it takes one more, after a while.
+func (l *limiter) hasCopy(ctx context.Context, heard []bus.StoreState, known *otherStores) bool {
+	var seqs, tokens []int64
+	for _, s := range heard {
+		if s.ID == l.identity() && s.Token != 0 {
+			seqs, tokens = append(seqs, s.Seq), append(tokens, s.Token)
+		}
+	}
+	j, ok := l.store.(journaled)
+	if !ok || seqs == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	if other, err := j.OtherJournal(ctx, seqs, tokens); err != nil || !other {
+		return false
+	}
+	if time.Since(known.suspectedAgain) > otherStoreTTL {
+		known.suspected = time.Now()
+	}
+	known.suspectedAgain = time.Now()
+	return time.Since(known.suspected) >= announceEvery/2
 }
 
 // lead configures how the workers on one PostgreSQL agree on the one that decides. It is nil with SQLite, whose file

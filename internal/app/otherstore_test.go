@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -129,6 +130,8 @@ type movable struct {
 	store
 	id    atomic.Value // a string; empty while it does not answer
 	asked atomic.Int64
+	// The last row of its journal; without a token it has none.
+	seq, token atomic.Int64
 }
 
 func (m *movable) Identity(context.Context) (string, error) {
@@ -139,12 +142,23 @@ func (m *movable) Identity(context.Context) (string, error) {
 	return "", errors.New("the store is away")
 }
 
+func (m *movable) LastJournalRow(context.Context) (seq, token int64, err error) {
+	return m.seq.Load(), m.token.Load(), nil
+}
+
+func (m *movable) OtherJournal(_ context.Context, seqs, tokens []int64) (other bool, err error) {
+	for i, seq := range seqs {
+		other = other || seq > m.seq.Load() || seq == m.seq.Load() && tokens[i] != m.token.Load()
+	}
+	return other, nil
+}
+
 // watching is a limiter that watches for other stores.
 type watching struct {
 	*limiter
-	store  *movable
-	lines  *watcher
-	others chan string
+	store *movable
+	lines *watcher
+	heard chan bus.StoreState
 }
 
 func newWatching(t *testing.T, id string) watching {
@@ -160,7 +174,7 @@ func newWatching(t *testing.T, id string) watching {
 	if _, err := l.identifyStore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return watching{l, s, log, make(chan string, maxOtherStores)}
+	return watching{l, s, log, make(chan bus.StoreState, maxOtherStores)}
 }
 
 // start starts it; what it announces goes to all.
@@ -168,11 +182,11 @@ func (w watching) start(t *testing.T, all ...watching) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
-		w.announceStore(ctx, func(id string) {
+		w.announceStore(ctx, func(s bus.StoreState) {
 			for _, other := range all {
-				other.heardStore(id, other.others)
+				other.heardStore(s, other.heard)
 			}
-		}, w.others)
+		}, w.heard)
 	})
 	t.Cleanup(func() { cancel(); done.Wait() })
 }
@@ -221,7 +235,7 @@ func TestManyAnnouncementsAskTheStoreOnceASecond(t *testing.T) {
 		w.start(t)
 		before := w.store.asked.Load()
 		for range 10_000 {
-			w.heardStore("other", w.others)
+			w.heardStore(bus.StoreState{ID: "other"}, w.heard)
 			time.Sleep(time.Millisecond)
 		}
 		if n := w.store.asked.Load() - before; n > 11 {
@@ -254,7 +268,7 @@ func TestOtherStoreIsLoggedWhileItLasts(t *testing.T) {
 		} {
 			time.Sleep(step.after)
 			for _, id := range step.heard {
-				w.others <- id
+				w.heard <- bus.StoreState{ID: id}
 			}
 			synctest.Wait()
 			if n := strings.Count(w.lines.String(), otherStore); n != step.lines {
@@ -276,4 +290,46 @@ func numbered(n int) iter.Seq[string] {
 			}
 		}
 	}
+}
+
+// TestCopyOfAStoreIsNoticed by the limiter whose journal has fewer rows, or another row of that number. A journal that has
+// lost its last rows is no copy.
+func TestCopyOfAStoreIsNoticed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all := []watching{newWatching(t, "store"), newWatching(t, "store")}
+		for _, w := range all {
+			w.start(t, all...)
+		}
+		for _, step := range []struct {
+			what         string
+			seqs, tokens [2]int64
+			after        time.Duration
+			noticed      [2]bool
+		}{
+			{"one store", [2]int64{10, 10}, [2]int64{1, 1}, 5 * announceEvery, [2]bool{}},
+			{"a backup of it was restored", [2]int64{5, 5}, [2]int64{2, 2}, 2 * checkPause, [2]bool{}},
+			{"it goes on", [2]int64{6, 6}, [2]int64{2, 2}, 2 * announceEvery, [2]bool{}},
+			{"a copy that stays behind, at first", [2]int64{7, 6}, [2]int64{3, 4}, announceEvery, [2]bool{}},
+			{"a copy that stays behind", [2]int64{8, 6}, [2]int64{5, 4}, 3 * announceEvery, [2]bool{false, true}},
+			{"it is gone", [2]int64{8, 8}, [2]int64{5, 5}, announceEvery + otherStoreTTL, [2]bool{}},
+			{"a copy that is as long", [2]int64{9, 9}, [2]int64{6, 7}, 3 * announceEvery, [2]bool{true, true}},
+		} {
+			late := all[0].storeState(t.Context())
+			for i, w := range all {
+				w.store.seq.Store(step.seqs[i])
+				w.store.token.Store(step.tokens[i])
+			}
+			if late.Seq > step.seqs[1] { // it was on its way
+				all[1].heardStore(late, all[1].heard)
+			}
+			time.Sleep(step.after)
+			synctest.Wait()
+			for i, w := range all {
+				if err := w.storeHealthy(t.Context()); errors.Is(err, errOtherStore) != step.noticed[i] {
+					t.Errorf("%s: limiter %d: %v", step.what, i, err)
+				}
+			}
+		}
+	})
 }

@@ -22,8 +22,8 @@ const (
 	SubjectForgetKey = "limits.internal.keys"
 	// SubjectReadOverrides asks workers to read the overrides again.
 	SubjectReadOverrides = "limits.internal.overrides"
-	// SubjectStore carries the name of the store that a worker keeps its counters in.
-	SubjectStore = "limits.internal.store"
+	// subjectStore carries the store that a worker keeps its counters in.
+	subjectStore = "limits.internal.store"
 )
 
 const (
@@ -120,6 +120,31 @@ func (a *Announcer) Announce(id string) { a.send(announcement{id}) }
 // Listen calls apply for each announcement, including those of this worker.
 func (a *Announcer) Listen(apply func(id string)) error {
 	return a.listen(maxAnnouncedBytes, func(announcement) error { return nil }, func(what announcement) { apply(what.ID) })
+}
+
+// StoreState is the body that [Stores] sends.
+type StoreState struct {
+	// ID is the name of the store.
+	ID string `json:"id,omitempty"`
+	// Seq and Token are of a row that its journal has; Token is 0 for none.
+	Seq   int64 `json:"seq,omitzero"`
+	Token int64 `json:"token,omitzero"`
+}
+
+// Stores carries between workers which store each of them uses.
+type Stores struct{ broadcast[StoreState] }
+
+// NewStores makes a Stores.
+func NewStores(conn *nats.Conn, log *slog.Logger) *Stores {
+	return &Stores{broadcast[StoreState]{conn: conn, subject: subjectStore, log: log}}
+}
+
+// Announce tells all workers, this one included. It does not block.
+func (s *Stores) Announce(what StoreState) { s.send(what) }
+
+// Listen calls apply for each announcement, including those of this worker.
+func (s *Stores) Listen(apply func(StoreState)) error {
+	return s.listen(maxAnnouncedBytes, func(StoreState) error { return nil }, apply)
 }
 
 // Forgetter carries [engine.Forget] between workers. If one is lost, a worker learns of the change

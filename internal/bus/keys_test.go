@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -413,7 +414,7 @@ func TestListenerHearsWhatFollows(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, testenv.NATS(t).ClientURL())
 	for range 100 {
-		a, heard := NewAnnouncer(nc, SubjectStore, slog.New(slog.DiscardHandler)), make(chan string, 1)
+		a, heard := NewAnnouncer(nc, SubjectForgetKey, slog.New(slog.DiscardHandler)), make(chan string, 1)
 		if err := a.Listen(func(id string) { heard <- id }); err != nil {
 			t.Fatal(err)
 		}
@@ -424,6 +425,30 @@ func TestListenerHearsWhatFollows(t *testing.T) {
 			t.Fatal("its own announcement was not heard")
 		}
 		a.Close()
+	}
+}
+
+// TestStoresAreHeard: with a row of the journal and the longest name of a database, or from an earlier release.
+func TestStoresAreHeard(t *testing.T) {
+	t.Parallel()
+	nc := connect(t, testenv.NATS(t).ClientURL())
+	stores, heard := NewStores(nc, slog.New(slog.DiscardHandler)), make(chan StoreState, 2)
+	if err := stores.Listen(func(s StoreState) { heard <- s }); err != nil {
+		t.Fatal(err)
+	}
+	defer stores.Close()
+	full := StoreState{"postgres " + strings.Repeat(`"`, 63) + ", 4294967295.1790000000.123456", math.MaxInt64, math.MinInt64}
+	stores.Announce(full)
+	waitFor(t, "it is heard", func() bool { return len(heard) > 0 })
+	if s := <-heard; s != full {
+		t.Errorf("heard %v", s)
+	}
+	if err := nc.Publish(subjectStore, []byte(`{"id":"sqlite"}`)); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "an earlier release is heard", func() bool { return len(heard) > 0 })
+	if s := <-heard; s != (StoreState{ID: "sqlite"}) {
+		t.Errorf("heard %v", s)
 	}
 }
 

@@ -276,21 +276,6 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
-// Neither part is unique by itself: copies of a database share the time of its first migration, and
-// databases of different servers may share an OID.
-const identitySQL = `
-SELECT 'postgres ' || current_database() || ', ' || d.oid || '.' || (SELECT extract(epoch FROM min(tstamp))::numeric FROM goose_db_version)
-FROM pg_database d WHERE d.datname = current_database()`
-
-// Identity names the database: workers that share their counters have the same. The schema must
-// exist.
-func (s *Store) Identity(ctx context.Context) (id string, err error) {
-	if err := s.relay.QueryRow(ctx, identitySQL).Scan(&id); err != nil {
-		return "", fmt.Errorf("identify the database: %w", err)
-	}
-	return id, nil
-}
-
 // knownVersion returns the version of the last migration file.
 func knownVersion() (last int64, err error) {
 	names, err := fs.Glob(migrations.FS, "postgres/*.sql")

@@ -73,6 +73,8 @@ var queries = []query{
 	{"session", sessionSQL, nil},
 	{"report", reportingSQL, nil},
 	{"encoding", takesUTF8SQL, nil},
+	{"last row of the journal", lastJournalRowSQL, []string{"Limit", "Index Scan Backward using journal_pkey on journal"}},
+	{"rows of another journal", otherJournalSQL, []string{"Result", "Function Scan on theirs", "Limit", "Index Only Scan Backward using journal_pkey on journal", "Index Scan using journal_pkey on journal own"}},
 	{"add usage", addUsageSQL, []string{"Insert on usage_counts c", "Function Scan on u"}},
 	{"add requests", addRequestsSQL, []string{"Insert on usage_requests", "Function Scan on unnest"}},
 	{"roll up usage", rollupUsageSQL, []string{"Aggregate", "Delete on usage_counts usage_counts_1", "Limit", "LockRows", "Index Scan using usage_counts_pkey on usage_counts", "Tid Scan on usage_counts usage_counts_1", "Insert on usage_counts c", `Subquery Scan on "*SELECT*"`, "GroupAggregate", "Sort", "CTE Scan on gone gone_1", "CTE Scan on gone"}},
