@@ -87,9 +87,12 @@ func (l *limiter) announceStore(ctx context.Context, announce func(bus.StoreStat
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if _, err := l.identifyStore(ctx); err == nil {
-				announce(l.storeState(ctx))
+			if _, err := l.identifyStore(ctx); err != nil {
+				tick.Reset(checkPause)
+				continue
 			}
+			announce(l.storeState(ctx))
+			tick.Reset(announceEvery)
 		case first := <-heard:
 			select {
 			case <-ctx.Done():
@@ -100,7 +103,9 @@ func (l *limiter) announceStore(ctx context.Context, announce func(bus.StoreStat
 			all := append(pending(heard), first)
 			moved, err := l.identifyStore(ctx)
 			// What was heard may be from before the move. A limiter that still uses another store answers.
-			if err == nil && (moved || l.judge(ctx, all, &known)) {
+			if err != nil { // a connection that the move has ended, or the store is away
+				tick.Reset(checkPause)
+			} else if moved || l.judge(ctx, all, &known) {
 				announce(l.storeState(ctx))
 			}
 		}
