@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
@@ -45,9 +46,11 @@ func (l *limiter) watchStores(ctx context.Context) error {
 	return nil
 }
 
-// heardStore passes on an announcement that has to be looked at.
+// heardStore passes on an announcement that has to be looked at. An answer to $SRV.PING has an id, too, and goes where who
+// asks says: it is not the name of a store.
 func (l *limiter) heardStore(s bus.StoreState, heard chan<- bus.StoreState) {
-	if s.ID == "" || s.ID == l.identity() && s.Token == 0 {
+	kind, _, _ := strings.Cut(s.ID, " ")
+	if kind != "postgres" && kind != "sqlite" || s.ID == l.identity() && s.Token == 0 {
 		return
 	}
 	select {

@@ -113,7 +113,7 @@ func swap(t *testing.T, a, b string) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	for _, query := range []string{
 		"ALTER DATABASE " + first + " ALLOW_CONNECTIONS false",
-		"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname IN ('" + first + "', '" + second + "')",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname IN ('" + first + "', '" + second + "')",
 		"ALTER DATABASE " + first + " RENAME TO " + first + "_moved",
 		"ALTER DATABASE " + second + " RENAME TO " + first,
 		"ALTER DATABASE " + first + "_moved RENAME TO " + second,
@@ -137,7 +137,7 @@ type movable struct {
 func (m *movable) Identity(context.Context) (string, error) {
 	m.asked.Add(1)
 	if id := m.id.Load().(string); id != "" {
-		return id, nil
+		return "sqlite " + id, nil
 	}
 	return "", errors.New("the store is away")
 }
@@ -235,13 +235,31 @@ func TestManyAnnouncementsAskTheStoreOnceASecond(t *testing.T) {
 		w.start(t)
 		before := w.store.asked.Load()
 		for range 10_000 {
-			w.heardStore(bus.StoreState{ID: "other"}, w.heard)
+			w.heardStore(bus.StoreState{ID: "postgres other"}, w.heard)
 			time.Sleep(time.Millisecond)
 		}
 		if n := w.store.asked.Load() - before; n > 11 {
 			t.Errorf("asked %d times in 10 s", n)
 		}
 	})
+}
+
+// TestWhatNamesNoStoreIsNotHeard, such as an answer to $SRV.PING that goes to the subject of announcements: it has an id.
+func TestWhatNamesNoStoreIsNotHeard(t *testing.T) {
+	t.Parallel()
+	w := newWatching(t, "own")
+	for _, id := range []string{"", "7JbZ6QjT11Gy31GspYvWys", "limits", "own"} {
+		w.heardStore(bus.StoreState{ID: id, Token: 1}, w.heard)
+	}
+	w.heardStore(bus.StoreState{ID: "sqlite own"}, w.heard)
+	if n := len(w.heard); n > 0 {
+		t.Errorf("%d were heard, the first %+v", n, <-w.heard)
+	}
+	w.heardStore(bus.StoreState{ID: "postgres other"}, w.heard)
+	w.heardStore(bus.StoreState{ID: "sqlite own", Token: 1}, w.heard)
+	if n := len(w.heard); n != 2 {
+		t.Errorf("%d were heard, want 2", n)
+	}
 }
 
 // TestOtherStoreIsLoggedWhileItLasts: once a minute for each store, and for a bounded number of stores. A while after the last
