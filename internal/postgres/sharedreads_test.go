@@ -73,9 +73,11 @@ func TestReadsThatWaitShareOneLook(t *testing.T) {
 func TestLargeReadsAreServedInParts(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{URL: testenv.Postgres(t)})
+	var all engine.Batch
 	for i := range 1000 {
-		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
+		all.Counters = append(all.Counters, engine.CounterID{Key: "a", Name: fmt.Sprintf("%04d", i)})
 	}
+	update(t, s, all, set("1"))
 	var reads []*sharedRead[dirtyQuestion, []engine.StoredCounter]
 	for range 12 {
 		reads = append(reads, s.dirtyReads.add(dirtyQuestion{span{end: "b"}, 1001}))
@@ -106,9 +108,11 @@ func TestLargeReadsAreServedInParts(t *testing.T) {
 func TestStatusIsBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{URL: testenv.Postgres(t)})
+	var all engine.Batch
 	for i := range engine.MaxKeyCounters + 5 {
-		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
+		all.Counters = append(all.Counters, engine.CounterID{Key: "a", Name: fmt.Sprintf("%04d", i)})
 	}
+	update(t, s, all, set("1"))
 	s.foldAll()
 	storetest.CheckManyOfOneKey(t, s)
 }
