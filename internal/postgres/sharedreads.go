@@ -31,12 +31,12 @@ func newSharedReads[Q, A any]() *sharedReads[Q, A] {
 // this caller alone.
 func (s *sharedReads[Q, A]) read(ctx context.Context, question Q, serve func(ctx context.Context) error) (answer A, err error) {
 	r := s.add(question)
-	defer s.remove(r)
 	for {
 		select {
 		case <-r.done:
 			return r.answer, r.err
 		case <-ctx.Done():
+			s.remove(r)
 			return answer, ctx.Err()
 		case s.turn <- struct{}{}:
 		}
@@ -47,6 +47,7 @@ func (s *sharedReads[Q, A]) read(ctx context.Context, question Q, serve func(ctx
 		}
 		<-s.turn
 		if err != nil {
+			s.remove(r)
 			return answer, err
 		}
 	}
