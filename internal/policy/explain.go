@@ -52,9 +52,9 @@ type ExplainedLimit struct {
 // Explain describes what [Set.Resolve] does with a request, and why. Nothing is charged.
 func (s *Set) Explain(q Question) Explanation {
 	e := Explanation{Policies: []Explained{}}
-	_, err := s.Resolve(q)
-	if refused := q.check(); refused != nil {
-		err = refused
+	err := q.check()
+	if err == nil {
+		_, err = s.Resolve(q)
 	}
 	switch {
 	case errors.Is(err, ErrUnknownPolicy):
