@@ -71,18 +71,17 @@ func defaultTitle(f *WordFields, groupBy []string) string {
 	if f.Policy == "" {
 		by = "limit " + f.Name
 	}
-	last := ""
-	if f.Policy != "" && !slices.Contains(groupBy, "window") && !slices.Contains(groupBy, "name") {
+	how, last := " by ", ""
+	switch {
+	case !slices.Contains(groupBy, "policy"):
+		how = ", last by "
+	case f.Policy != "" && !slices.Contains(groupBy, "window") && !slices.Contains(groupBy, "name"):
 		last = "last "
 	}
 	rate := fmt.Sprintf("(%slimit %d per %s)", last, f.Limit, f.Window)
 	subject := subjectOf(f, groupBy)
 	if f.Type == shortType(limits.EventWarning) {
 		return fmt.Sprintf("%s is close to the limit of %s %s", cmp.Or(subject, "somebody"), by, rate)
-	}
-	how := " by "
-	if !slices.Contains(groupBy, "policy") {
-		how, rate = ", last by ", fmt.Sprintf("(limit %d per %s)", f.Limit, f.Window)
 	}
 	if subject == "" {
 		return counted(f.Denied, "denial") + how + by + " " + rate
