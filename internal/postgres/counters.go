@@ -113,9 +113,9 @@ func (s *Store) dirtyCounters(ctx context.Context, sp span, max int) ([]engine.S
 }
 
 func (s *Store) serveDirtyReads(ctx context.Context) error {
-	_, release, err := s.acquireBounded(ctx)
+	release, err := acquire(ctx, s.writeLock)
 	if err != nil {
-		return err
+		return fmt.Errorf("wait for the previous transaction: %w", err)
 	}
 	defer release()
 	reads := s.dirtyReads.take(maxDirtyReads)
