@@ -44,7 +44,7 @@ func (b beside) row(t *strings.Builder, name string, figure func(paced) float64)
 // exact reports whether no alert was lost or sent twice, and no user was sent more than the throttle allows.
 func (r alertRun) exact() bool {
 	return r.raised == r.events && r.sent+r.held == r.raised && r.most <= maxSent && r.hookedMost <= maxSent &&
-		r.hooked == r.sent && r.published == r.sent && r.notSent == 0
+		r.hooked == r.sent && r.published == r.sent && r.again == 0 && r.notSent == 0
 }
 
 func alertVerdicts(runs []alertRun) (all []verdict) {
@@ -69,6 +69,7 @@ func TestAlertsAreExactOnlyIfAllCountsMatch(t *testing.T) {
 		"one too many for a user":   func(r *alertRun) { r.most = 21 },
 		"one too many at the hook":  func(r *alertRun) { r.hookedMost = 21 },
 		"a message not at the hook": func(r *alertRun) { r.hooked = 19 },
+		"a message that came twice": func(r *alertRun) { r.again = 1 },
 		"one too many published":    func(r *alertRun) { r.published = 21 },
 		"a delivery that waits":     func(r *alertRun) { r.notSent = 1 },
 	} {

@@ -8,7 +8,7 @@
 //	make alerts-load  # 100,000 events a minute beside alerters; within 10
 //
 // The contenders answer the same loads in turn. Each is started for its measurement and stopped after it, so that a machine
-// whose speed changes does so for all. The ratio that counts is the one to the ceiling of the same round.
+// whose speed changes does so for all. The ratio that counts is the one to the ceiling just before and after.
 package bench
 
 import (
@@ -45,6 +45,9 @@ const (
 	patience = 20 * time.Second
 	// fillFor is how long keys are exhausted before denials are measured.
 	fillFor = 2 * time.Second
+	// deniedFor is how long many denied keys are measured, if other measurements take deniedLong seconds at least.
+	deniedFor  = 10 * time.Second
+	deniedLong = 2
 )
 
 func TestMain(m *testing.M) {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// cleanRate is the steady load during the removal, in checks per second.
+	// cleanRate is the steady load beside the removal, in checks per second.
 	cleanRate = 3000
 	// cleanFor is how long a load is measured without the removal. With it, the load lasts as long as the removal.
 	cleanFor = 3 * time.Second
@@ -160,7 +160,9 @@ func (g *growth) askSteadily(ctx context.Context, removal <-chan struct{}) (floa
 	case <-removal:
 	case <-ctx.Done():
 	}
-	return p.take().p99(), ctx.Err()
+	now := p.take()
+	g.failed += now.failed
+	return now.p99(), ctx.Err()
 }
 
 // askAllTheTime returns the median of the measurements that ended before the removal did.

@@ -68,7 +68,8 @@ func runCeiling(url string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	answer := []byte(`{"allowed":true,"limit":1000000000,"remaining":999999999,"retryAfter":0,"resetAfter":3600000}`)
+	// What a limiter answers to a request of the load.
+	answer := []byte(`{"allowed":true,"key":"bench:0000000000","name":"1h","limit":1000000000,"remaining":999999999,"reset":1795229011000}`)
 	s, err := micro.AddService(nc, micro.Config{Name: "ceiling", Version: "1.0.0"})
 	if err == nil {
 		err = s.AddEndpoint("answer", micro.HandlerFunc(func(r micro.Request) { _ = r.Respond(answer) }),
@@ -136,8 +137,8 @@ func (s serving) ask(d *testbed, l load) (measured, error) {
 		}
 		// A denied counter has an event every 10 s. All counters have theirs within the same few seconds, because they were
 		// exhausted at about the same time. So measure a whole interval.
-		if l.keys >= 1000 && *seconds >= 2 {
-			measure = 10 * time.Second
+		if l.keys >= 1000 && *seconds >= deniedLong {
+			measure = deniedFor
 		}
 	}
 	a, err := d.ask(l, d.warmup, measure, flags...)
@@ -230,15 +231,17 @@ type answers struct {
 	}
 }
 
+// measured counts only the answers that the contender is about.
 func (a answers) measured(denied bool) measured {
-	m := measured{perSecond: a.PerSecond, p50: a.LatencyMicros.P50, p99: a.LatencyMicros.P99, checks: a.Checks, failed: a.Degraded}
-	for _, n := range a.Errors {
-		m.failed += n
-	}
+	m := measured{p50: a.LatencyMicros.P50, p99: a.LatencyMicros.P99, checks: a.Checks, failed: a.Degraded}
 	if denied {
 		m.failed += a.Allowed
 	} else {
 		m.failed += a.Denied
+	}
+	m.perSecond = a.PerSecond * max(0, 1-float64(m.failed)/float64(max(1, a.Checks)))
+	for _, n := range a.Errors { // which are no checks
+		m.failed += n
 	}
 	return m
 }

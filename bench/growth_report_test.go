@@ -97,5 +97,5 @@ func (g *growth) verdicts() (all []verdict) {
 			verdict{fmt.Sprintf("%d workers, longest wait for a lock", workerCounts[i]), fmt.Sprintf("%.0f ms", g.lockWaits[i]),
 				fmt.Sprintf("≤ %d ms", lockGoal), g.lockWaits[i] <= lockGoal})
 	}
-	return all
+	return append(all, verdict{"answers that were errors, degraded or denied", fmt.Sprint(g.failed), "0", g.failed == 0})
 }

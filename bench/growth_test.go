@@ -41,6 +41,14 @@ type growth struct {
 	constants                              [][]taken // likewise, of services that answer a constant
 	lockWaits                              []float64 // the longest, by workerCounts
 	fillSeconds, vacuumSeconds             float64
+	failed                                 int64 // answers
+}
+
+// ask counts the answers that are not decisions of the store.
+func (g *growth) ask(l load, warmup, measure time.Duration, args ...string) (answers, error) {
+	a, err := g.testbed.ask(l, warmup, measure, args...)
+	g.failed += a.measured(false).failed
+	return a, err
 }
 
 // taken is one measurement, with the resources used per check.

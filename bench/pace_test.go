@@ -19,6 +19,8 @@ import (
 const (
 	// paceTick is how often requests are sent.
 	paceTick = time.Millisecond
+	// paceLost is after how long a request has no answer.
+	paceLost = 2 * time.Second
 	// paceMaxInFlight bounds the requests in flight, so that a service that stalls is not flooded.
 	paceMaxInFlight = 4096
 )
@@ -51,7 +53,7 @@ func newPaced() paced { return paced{took: hdrhistogram.New(1, patience.Microsec
 func (p paced) p99() float64 { return float64(p.took.ValueAtQuantile(99)) }
 func (p paced) p50() float64 { return float64(p.took.ValueAtQuantile(50)) }
 
-// newPace starts a pace, which ends with ctx.
+// newPace starts a pace, which ends with ctx. Then inFlight counts the requests that had no answer.
 func (d *testbed) newPace(ctx context.Context, keys int, rate float64, window string) (*pace, error) {
 	const digits = "0000000000"
 	nc, err := nats.Connect(d.nats)
@@ -78,6 +80,9 @@ func (p *pace) run(ctx context.Context) {
 	for sent := 0; ; {
 		select {
 		case <-ctx.Done():
+			for last := time.Now(); p.waiting() && time.Since(last) < paceLost; {
+				<-tick.C
+			}
 			return
 		case <-tick.C:
 		}
@@ -87,6 +92,12 @@ func (p *pace) run(ctx context.Context) {
 		}
 		_ = p.nc.Flush()
 	}
+}
+
+func (p *pace) waiting() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inFlight > 0
 }
 
 // send sends a request for a random key; due is in seconds since the start.

@@ -147,7 +147,11 @@ func (r *results) markdown() string {
 	if r.rounds < 3 {
 		fmt.Fprintf(&t, "**A quick run: %d × %g s for each figure. It shows that the bench works and no more: two such runs have differed by a third and more on the same figure.**\n\n", r.rounds, r.seconds)
 	}
-	fmt.Fprintf(&t, "%s\n\n%d × %g s for each figure: median (least–most). ×: the ratio to the ceiling just before and after it, median.\n\n", r.machine, r.rounds, r.seconds)
+	fmt.Fprintf(&t, "%s\n\n%d × %g s for each figure (", r.machine, r.rounds, r.seconds)
+	if r.seconds >= deniedLong {
+		fmt.Fprintf(&t, "%g s for 10,000 denied keys, ", deniedFor.Seconds())
+	}
+	fmt.Fprintf(&t, "%.1f s for the ceiling before and after each): median (least–most). ×: the ratio to the ceiling just before and after it, median.\n\n", r.seconds/3)
 
 	t.WriteString("| |")
 	for _, l := range loads {
@@ -228,20 +232,29 @@ func (r *results) goals(t *strings.Builder) {
 	}
 }
 
-// failures writes which figures include failed answers.
+// failures writes how many answers failed, and are in no figure.
 func (r *results) failures(t *strings.Builder) {
 	for li, l := range loads {
+		var ceiling measured
 		for ci, c := range contenders {
-			var failed, checks int64
+			var own measured
 			for _, round := range r.cells {
 				if m := round[li][ci]; m != nil {
-					failed, checks = failed+m.failed, checks+m.checks
+					own.count(m.measured)
+					ceiling.count(m.after)
 				}
 			}
-			if failed > 0 {
-				fmt.Fprintf(t, "\n%s, %s: %d of %d answers were errors, degraded, or not the decision that the row is about.\n", c.name, l.name, failed, checks)
-			}
+			own.failures(t, c.name, l)
 		}
+		ceiling.failures(t, "ceiling", l)
+	}
+}
+
+func (m *measured) count(o measured) { m.failed, m.checks = m.failed+o.failed, m.checks+o.checks }
+
+func (m *measured) failures(t *strings.Builder, name string, l load) {
+	if m.failed > 0 {
+		fmt.Fprintf(t, "\n%s, %s: %d answers beside %d decisions were errors, degraded, or not the decision that the row is about.\n", name, l.name, m.failed, m.checks)
 	}
 }
 

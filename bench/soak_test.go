@@ -14,7 +14,7 @@ import (
 
 var (
 	minutes = flag.Int("minutes", 0, "minutes of the soak; 0 skips it")
-	rate    = flag.Float64("rate", 2000, "checks a second of the soak and of the cleanup")
+	rate    = flag.Float64("rate", 2000, "checks a second of the soak")
 	window  = flag.String("window", "1h", "window of the soak's limits")
 )
 
@@ -125,6 +125,9 @@ func (d *testbed) soak(admin *pgx.Conn) (lines []soakLine, err error) {
 		lines = append(lines, line)
 		fmt.Fprintln(os.Stderr, line.row(float64(line.paced.answered)/60))
 		if len(lines) > *minutes {
+			cancel()
+			<-p.stopped
+			lines[len(lines)-1].paced.failed += p.take().failed + p.inFlight
 			return lines, nil
 		}
 		select {
@@ -182,7 +185,7 @@ func soakText(machine string, lines []soakLine) string {
 	fmt.Fprintf(&t, "\n%s\n", verdicts([]verdict{
 		{"the table at its largest, to its start", "× " + times(growth), "≤ × " + times(soakGrowth), growth <= soakGrowth},
 		{"HOT updates", fmt.Sprintf("%.2f %%", last.hotPercent()), fmt.Sprintf("≥ %.0f %%", soakHOT), last.hotPercent() >= soakHOT},
-		{"answers that were errors or degraded", fmt.Sprint(failed), "0", failed == 0},
+		{"answers that were errors or degraded, or did not come", fmt.Sprint(failed), "0", failed == 0},
 		{fmt.Sprintf("requests not sent, with %d in flight", paceMaxInFlight), fmt.Sprint(skipped), "0", skipped == 0},
 	}))
 	return t.String()

@@ -6,4 +6,4 @@ import (
 	"github.com/seed503877ad/limits/internal/storetest"
 )
 
-func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{})) }
+func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{}), 256) }

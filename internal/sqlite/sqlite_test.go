@@ -191,7 +191,7 @@ func BenchmarkUpdate1(b *testing.B) {
 	storetest.BenchmarkUpdate(b, s, 1)
 }
 
-func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{})) }
+func BenchmarkTake(b *testing.B) { storetest.BenchmarkTake(b, open(b, Config{}), 50) }
 
 // BenchmarkFold64 is what a fold adds to a transaction: it writes counters of a large table, each
 // on another page.

@@ -9,11 +9,11 @@ import (
 	"github.com/seed503877ad/limits/internal/alerts"
 )
 
-// BenchmarkTake takes batches of 500 events of 10,000 users, like a burst over all of them: the
+// BenchmarkTake takes batches of size events of 10,000 users, like a burst over all of them: the
 // first event of a user raises an alert, and each later one updates it. It reports events per
 // second.
-func BenchmarkTake(b *testing.B, s alerts.Store) {
-	const size, users = 500, 10_000
+func BenchmarkTake(b *testing.B, s alerts.Store, size int) {
+	const users = 10_000
 	state := json.RawMessage(`{"buckets":[[1700000000000,1],[1700000010000,1],[1700000020000,1]]}`)
 	n := 0
 	for b.Loop() {
