@@ -1,8 +1,8 @@
 // Package app wires the parts of a limiter or an alerter together. It takes Options (the commands read the
 // flags), starts the parts in order and stops them in reverse order.
 //
-// Besides the files of the SQLite store and of the embedded NATS server, the data folder holds three files of
-// this package: limits.lock, and with SQLite and a policy file hash.fingerprint and, if no hash key is set, the
+// Besides the files of the SQLite store and of the embedded NATS server, the data folder holds the files of
+// this package: limits.lock and .limits.lock, and with SQLite and a policy file hash.fingerprint and, if no hash key is set, the
 // generated hash.key.
 package app
 

@@ -12,7 +12,7 @@ import (
 	"github.com/seed503877ad/limits/internal/journal"
 )
 
-// maxJournalBytes bounds the journal: a worker that starts reads that much in a second.
+// maxJournalBytes bounds the journal: a worker that starts reads that much in two or three seconds.
 const maxJournalBytes = 32 << 20
 
 // dirtyStats is what the fold policy looks at.

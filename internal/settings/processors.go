@@ -14,8 +14,8 @@ const busyFor = time.Second
 // GOMAXPROCS is set. It is for a limiter whose NATS server is another process. If there is more to do than requests, such as a
 // backlog of alerts, busy makes Go use all processors for a second. busy may be called often and concurrently.
 //
-// A batch of requests passes through a chain of goroutines that wake each other: one reads, one decodes, one writes to the
-// store, one answers, one flushes. If each runs on a processor of its own, a wake-up costs more than the work, and takes the
+// A batch of requests passes through a chain of goroutines that wake each other: one reads and decodes, one writes to the
+// store, one answers. If each runs on a processor of its own, a wake-up costs more than the work, and takes the
 // processor away from the processes that the limiter waits for.
 func SpareProcessors() (busy func()) {
 	p := processors{all: runtime.GOMAXPROCS(0)}

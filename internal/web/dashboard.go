@@ -275,7 +275,7 @@ var sections = []struct {
 	{"Process", []string{"process_start_time_", "process_cpu_", "process_resident_", "process_open_fds", "go_goroutines"}},
 }
 
-// alarms are the metrics on which docs/operations.md recommends to alert, with the outcomes that it names; nil for all.
+// alarms are the metrics, but for times, on which docs/operations.md recommends to alert, with the outcomes that it names; nil for all.
 var alarms = map[string][]string{
 	"limits_degraded_total":                    nil,
 	"limits_store_failing":                     nil,
