@@ -11,7 +11,7 @@ import (
 // that of a consume.
 func TestVerifyChargeCanBeSettled(t *testing.T) {
 	t.Parallel()
-	nc := apptest.Serve(t, `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
+	nc := apptest.Serve(t, t.TempDir(), `policies: [{name: tokens, limits: [{name: hour, key: "tokens:{user}", limit: 1000, window: 1h}]}]`)
 	c := patient(nc)
 	made, err := c.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7"})
 	if err != nil {

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"maps"
 	"net/http"
 	"strings"
@@ -32,8 +33,8 @@ type apiKeyCtxKey struct{}
 // request. If several middlewares with [Config.APIKey] are nested, it is the key of the innermost. The caller may modify
 // the reply.
 //
-// If the limiter did not answer and the request passed because its key was valid before, Decision has Allowed and
-// Degraded set and no limit. ok is false if the request was exempt.
+// If the limiter could not verify the key, which was valid before, Decision is that of its limits alone. If the limiter did
+// not answer at all, it has Allowed and Degraded set and no limit. ok is false if the request was exempt.
 func KeyFrom(ctx context.Context) (key *limits.VerifyReply, ok bool) {
 	key, _ = ctx.Value(apiKeyCtxKey{}).(*limits.VerifyReply)
 	return key, key != nil
@@ -51,8 +52,9 @@ func (a *Answer) withKey(r *http.Request) *http.Request {
 // limiter.
 const maxAPIKeyBytes = 256
 
-// verify asks the limiter whose API key the request has and whether its limits allow the request. If there is no answer,
-// a request with a cached key passes without a decision, unless FailClosed is set, and any other request is refused.
+// verify asks the limiter whose API key the request has and whether its limits allow the request. If the limiter cannot say
+// whose, a request with a cached key is decided as that key's, and passes if there is no decision either, unless FailClosed
+// is set. Any other request is refused.
 func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) error {
 	key := m.APIKey(r)
 	switch {
@@ -72,10 +74,13 @@ func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) 
 	}, request, m.Deadline)
 	switch {
 	case err != nil:
-		if a.Status = m.refusal(err); a.Status == 0 {
-			if a.Key = m.keys.get(digest); a.Key == nil {
-				a.Status = m.FailStatus
-			}
+		if a.Status = m.refusal(err); a.Status != 0 {
+			break
+		}
+		if a.Key = m.keys.get(digest); a.Key == nil {
+			a.Status = m.FailStatus
+		} else if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeUnavailable {
+			m.consumeAs(r, request, a)
 		}
 	case !a.Key.Valid:
 		m.keys.remove(digest)
@@ -87,6 +92,30 @@ func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) 
 		}
 	}
 	return err
+}
+
+// consumeAs decides a request as that of a key that was valid lately: a limiter that cannot read keys may still decide, and
+// knows which policies deny without its store.
+func (m *middleware) consumeAs(r *http.Request, request limits.Request, a *Answer) {
+	reply, err := m.ask(r, m.client.Consume, asKey(request, a.Key), m.Deadline)
+	if err != nil {
+		a.Status = m.refusal(err)
+		return
+	}
+	a.Reply, a.Key.Decision = reply, reply
+}
+
+// asKey is the consume that the limiter makes of a request with a valid key. What the key says takes precedence.
+func asKey(request limits.Request, key *limits.VerifyReply) limits.Request {
+	attributes := map[string]string{}
+	maps.Copy(attributes, request.Attributes)
+	maps.Copy(attributes, key.Attributes)
+	attributes["user"], attributes["key"] = key.User, key.Key.ID
+	if key.Tier != "" {
+		request.Tier, attributes["tier"] = key.Tier, key.Tier
+	}
+	request.Attributes = attributes
+	return request
 }
 
 // challenge is the WWW-Authenticate header of a 401 (RFC 9110, 11.6.1), in the format of RFC 6750.

@@ -1,8 +1,10 @@
 package httplimit_test
 
 import (
+	"database/sql"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +18,14 @@ import (
 type keyed struct {
 	client *limits.Client
 	hangUp func()
+	store  string // path of its file
 }
 
 func startKeyed(t *testing.T) *keyed {
 	t.Helper()
-	nc := apptest.Serve(t, `policies: [{name: rate, match: {route: "*"}, limits: [{name: hour, key: "rate:{key}:{route}", limit: 2, window: 1h}]}]`)
-	return &keyed{limits.NewClient(nc, limits.Timeout(patient)), nc.Close}
+	dir := t.TempDir()
+	nc := apptest.Serve(t, dir, `policies: [{name: rate, match: {route: "*"}, limits: [{name: hour, key: "rate:{key}:{route}", limit: 2, window: 1h}]}]`)
+	return &keyed{limits.NewClient(nc, limits.Timeout(patient)), nc.Close, filepath.Join(dir, "data", "limits.db")}
 }
 
 func (k *keyed) key(t *testing.T, user string) *limits.CreateKeyReply {
@@ -146,6 +150,39 @@ func TestKeysWhileLimiterIsDown(t *testing.T) {
 	}
 	if failed != 4 {
 		t.Errorf("%d failures are reported, want 4", failed)
+	}
+}
+
+// TestLimitsHoldWhileKeysCannotBeRead: a key that was valid before passes, but no more often than its limits allow.
+func TestLimitsHoldWhileKeysCannotBeRead(t *testing.T) {
+	t.Parallel()
+	k := startKeyed(t)
+	known, unseen := k.key(t, "7"), k.key(t, "8")
+	config, last := k.config(t), &limits.VerifyReply{}
+	config.OnError, config.OnDenied = func(*http.Request, error) {}, nil
+	h := httplimit.Middleware(k.client, config)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { last, _ = httplimit.KeyFrom(r.Context()) }))
+	with := func(key *limits.CreateKeyReply) func(*http.Request) { return header("X-API-Key", key.APIKey) }
+	if got := statuses(1, h, with(known)); got != "200" {
+		t.Fatal(got)
+	}
+	store, err := sql.Open("sqlite", k.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if _, err := store.ExecContext(t.Context(), "ALTER TABLE api_keys RENAME TO lost"); err != nil {
+		t.Fatal(err)
+	}
+	for { // the limiter remembers a key for a second
+		if _, err := k.client.VerifyKey(t.Context(), limits.VerifyRequest{APIKey: known.APIKey, Attributes: map[string]string{"route": "/other"}}); err != nil {
+			break
+		}
+	}
+	if got := statuses(3, h, with(known)) + " " + statuses(1, h, with(unseen)); got != "200 429 429 503" {
+		t.Errorf("statuses %s", got)
+	}
+	if last.User != "7" || last.Tier != "pro" || !last.Allowed() || last.Decision.Degraded || last.Decision.Limit != 2 {
+		t.Errorf("the handler sees %+v, decision %+v", last, last.Decision)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 // unlimited is intended. The answer does not tell the two apart, so the error mentions both.
 func TestOutboundRefusesUnlimitedRequests(t *testing.T) {
 	t.Parallel()
-	c := limits.NewClient(apptest.Serve(t, `policies: [{name: weather, match: {upstream: weather}, tiers: {batch: {minute: {limit: unlimited}}},
+	c := limits.NewClient(apptest.Serve(t, t.TempDir(), `policies: [{name: weather, match: {upstream: weather}, tiers: {batch: {minute: {limit: unlimited}}},
 		limits: [{name: minute, key: "outbound:{upstream}", limit: 60, window: 1m}]}]`))
 	send := func(policy, upstream, tier string) (sent int, err error) {
 		turn := limits.Request{Policy: policy, Attributes: map[string]string{upstream: "weather"}, Tier: tier}

@@ -70,10 +70,10 @@ func Start(o app.Options) (natsURL string, stop func() error, err error) {
 	return "", nil, err
 }
 
-// Serve runs a limiter with the given text of a policy file until the test ends, and returns a connection to it.
-func Serve(tb testing.TB, policies string) *nats.Conn {
+// Serve runs a limiter with the given text of a policy file until the test ends, and returns a connection to it. Its data
+// folder is dir/data.
+func Serve(tb testing.TB, dir, policies string) *nats.Conn {
 	tb.Helper()
-	dir := tb.TempDir()
 	o := Options(filepath.Join(dir, "data"))
 	o.Policies = filepath.Join(dir, "policies.yaml")
 	if err := os.WriteFile(o.Policies, []byte(policies), 0o600); err != nil {
