@@ -47,6 +47,7 @@ type batch struct {
 	// stored are the States of the snapshot, while decide runs.
 	stored [][]byte
 	clock  *clockReading
+	took   time.Duration // of the transaction
 	// generations are those of the cache when the snapshot was read.
 	generations generations
 }

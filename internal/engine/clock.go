@@ -2,8 +2,8 @@ package engine
 
 import "time"
 
-// clockReading is the store's clock, in Unix milliseconds, as read by a transaction that ran from
-// sent to received on the worker's own clock. If the store's clock was estimated, it lay between
+// clockReading is the store's clock, in Unix milliseconds, as a transaction read it between sent and
+// received on the worker's own clock. If the store's clock was estimated, it lay between
 // now and now + ahead.
 type clockReading struct {
 	now, ahead     int64

@@ -236,10 +236,11 @@ func (e *Engine) writeOnce(ctx context.Context, b *batch) error {
 
 // update has the store run the transaction, and reads its clock.
 func (e *Engine) update(ctx context.Context, b *batch) error {
-	sent := time.Now()
+	sent, read := time.Now(), time.Time{}
 	turn := b.turn
 	b.turn = nil
 	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
+		read = time.Now()
 		// Before this transaction can prove that what is cached still holds.
 		e.cache.invalidateOthers(&s.Others)
 		b.generations = e.cache.generations()
@@ -250,7 +251,8 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	if err != nil {
 		return err
 	}
-	b.clock = &clockReading{now: b.now, ahead: b.ahead, sent: sent, received: time.Now()}
+	b.took = time.Since(sent)
+	b.clock = &clockReading{now: b.now, ahead: b.ahead, sent: sent, received: read}
 	e.clock.Store(b.clock)
 	return nil
 }
@@ -272,7 +274,7 @@ func (e *Engine) broadcastChanges(b *batch) {
 
 // afterCommit updates memory and measurements after a transaction was committed.
 func (e *Engine) afterCommit(b *batch) {
-	took := b.clock.received.Sub(b.clock.sent)
+	took := b.took
 	e.cfg.Observer.Wrote(len(b.pending), len(b.ids), took)
 	e.shortTimeouts.Store(0)
 	if e.heartbeat.runningSince().After(b.clock.sent) {
