@@ -63,6 +63,9 @@ type counter struct {
 	err    error
 
 	dirty bool
+	// givesBack says that the refund that is decided finds something to give back. Otherwise it must not bring the counter to
+	// its moment: what has left a shorter window since may count in a longer one that a later request has.
+	givesBack bool
 	// absent says that denials were reported for a counter that is no longer stored: it was reset or
 	// has expired. The report must not store it again.
 	absent bool
@@ -295,7 +298,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, result := &b.counters[slot], &r.decision.Results[i]
 		charged := r.charges(&r.decision, i)
-		c.dirty = c.dirty || charged || r.Verb == Refund && c.stored
+		c.dirty = c.dirty || charged || r.Verb == Refund && c.givesBack
 		c.refunded = c.refunded || r.Verb == Refund
 		c.denied = c.denied || !r.decision.Allowed || !result.Allowed
 		if charged && c.state.warn(c.limit, b.now, result.Remaining) {
@@ -327,6 +330,10 @@ func (b *batch) bindStates(r *Request) bool {
 		}
 		if other && (r.Verb <= Check || r.Verb == Refund) {
 			b.saved = append(b.saved, c.save(i))
+		}
+		if r.Verb == Refund {
+			c.state.advance(&r.Limits[i], b.now)
+			c.givesBack = c.stored && (other || c.state.counting().used() > 0)
 		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
 			c.limit = &r.Limits[i]

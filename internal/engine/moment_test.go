@@ -37,6 +37,29 @@ func TestDenialDoesNotAdvanceCounter(t *testing.T) {
 	}
 }
 
+// TestLateRefundDoesNotAdvanceCounter: a refund that comes when nothing counts any more gives nothing back, and what was used
+// still counts under a longer window.
+func TestLateRefundDoesNotAdvanceCounter(t *testing.T) {
+	t.Parallel()
+	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, engine.Config{Store: openTap(t)})
+			l := per(t, "k", 10, "1m")
+			l.Name, l.Algorithm = "n", a
+			longer := l
+			longer.Window = window(t, "30d")
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 10})
+			time.Sleep(2 * time.Minute)
+			if d := ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}}); d.Results[0].Used != 0 {
+				t.Errorf("%s: after the refund %+v", a, d.Results[0])
+			}
+			if d := ask(t, e, engine.Request{Limits: []engine.Limit{longer}}); d.Allowed || d.Results[0].Used != 10 {
+				t.Errorf("%s: %+v", a, d.Results[0])
+			}
+		})
+	}
+}
+
 // TestNeverFittingCostIsReportedOnce, even if another definition of the counter denies it in the
 // same transaction.
 func TestNeverFittingCostIsReportedOnce(t *testing.T) {
