@@ -18,6 +18,8 @@ type attributeMatcher struct {
 	patterns  []string
 	// ipPatterns are the patterns of the attribute ip as canonical addresses; nil for other attributes.
 	ipPatterns []string
+	// networks are those of them that are networks, which match all of their addresses.
+	networks []netip.Prefix
 }
 
 func newMatcher(c Condition) matcher {
@@ -25,7 +27,7 @@ func newMatcher(c Condition) matcher {
 	for attribute, patterns := range c {
 		am := attributeMatcher{attribute: attribute, patterns: patterns}
 		if attribute == ipAttribute {
-			am.ipPatterns = canonicalPatterns(patterns)
+			am.ipPatterns, am.networks = canonicalPatterns(patterns), networks(patterns)
 		}
 		m = append(m, am)
 	}
@@ -39,11 +41,51 @@ func canonicalAddress(v string) string {
 	if p, err := netip.ParsePrefix(v); err == nil {
 		return p.Masked().String()
 	}
-	a, err := netip.ParseAddr(v)
+	a, err := parseAddr(v)
 	if err != nil {
 		return v
 	}
-	return a.Unmap().WithZone("").String()
+	return a.String()
+}
+
+func parseAddr(v string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(v)
+	return a.Unmap().WithZone(""), err
+}
+
+// parsePrefix parses a network. ::ffff:203.0.113.0/120 is 203.0.113.0/24.
+func parsePrefix(v string) (p netip.Prefix, ok bool) {
+	p, err := netip.ParsePrefix(v)
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), err == nil
+}
+
+func networks(patterns []string) (all []netip.Prefix) {
+	for _, pattern := range patterns {
+		if p, ok := parsePrefix(pattern); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// inNetwork reports whether a value is an address in one of the networks, or a part of one, such as the /64 of a client.
+func inNetwork(networks []netip.Prefix, v string) bool {
+	if len(networks) == 0 {
+		return false
+	}
+	bits := 128
+	a, err := parseAddr(v)
+	if err != nil {
+		p, ok := parsePrefix(v)
+		if !ok {
+			return false
+		}
+		a, bits = p.Addr(), p.Bits()
+	}
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Bits() <= bits && n.Contains(a) })
 }
 
 // canonicalPatterns returns patterns as canonical addresses. A pattern with a star is only lower-cased.
@@ -70,12 +112,12 @@ func (m matcher) mismatch(attributes map[string]string) *attributeMatcher {
 // matches compares a value with the patterns. The attribute ip is compared both as it came and as a canonical address,
 // which is how keys have it.
 func (m *attributeMatcher) matches(v string) bool {
-	return glob.Any(m.patterns, v) || m.ipPatterns != nil && glob.Any(m.ipPatterns, canonicalAddress(v))
+	return glob.Any(m.patterns, v) || m.ipPatterns != nil && glob.Any(m.ipPatterns, canonicalAddress(v)) || inNetwork(m.networks, v)
 }
 
 // onlyPatterns reports whether values are compared with nothing but the patterns as they are written.
 func (m *attributeMatcher) onlyPatterns() bool {
-	return m.ipPatterns == nil || slices.Equal(m.ipPatterns, m.patterns)
+	return m.ipPatterns == nil || len(m.networks) == 0 && slices.Equal(m.ipPatterns, m.patterns)
 }
 
 // whyNot describes in words why the attributes do not match.
@@ -88,14 +130,23 @@ func (m *attributeMatcher) whyNot(attributes map[string]string) string {
 }
 
 // covers reports whether every value that matches narrow also matches wide. The answer may be a false no, but never a
-// false yes. A star in narrow can only be covered by a star in wide.
-func covers(wide, narrow []string) bool {
-	for _, n := range narrow {
-		if !slices.ContainsFunc(wide, func(w string) bool { return glob.Match(w, n) }) {
+// false yes. A star in narrow can only be covered by a star in wide, and a network by a network or a lone star.
+func (wide *attributeMatcher) covers(narrow *attributeMatcher) bool {
+	for i, p := range narrow.patterns {
+		_, network := parsePrefix(p)
+		switch {
+		case inNetwork(wide.networks, p):
+		case network && !slices.Contains(wide.patterns, "*"),
+			!coversText(wide.patterns, p),
+			narrow.ipPatterns != nil && !coversText(wide.ipPatterns, narrow.ipPatterns[i]):
 			return false
 		}
 	}
 	return true
+}
+
+func coversText(wide []string, narrow string) bool {
+	return slices.ContainsFunc(wide, func(w string) bool { return glob.Match(w, narrow) })
 }
 
 // implies reports whether attributes that match m also match wide, given that the attributes in present exist in any case.
@@ -103,7 +154,7 @@ func (m matcher) implies(wide matcher, present []string) bool {
 	for _, w := range wide {
 		i := slices.IndexFunc(m, func(am attributeMatcher) bool { return am.attribute == w.attribute })
 		switch {
-		case i >= 0 && covers(w.patterns, m[i].patterns) && covers(w.ipPatterns, m[i].ipPatterns):
+		case i >= 0 && w.covers(&m[i]):
 		case i < 0 && slices.Contains(present, w.attribute) && slices.Contains(w.patterns, "*"):
 		default:
 			return false

@@ -48,6 +48,10 @@ func TestUnreachablePoliciesAreReported(t *testing.T) {
 		"an attribute that only the key has":            {[]string{`match: {ip: "*"}, ` + keyed("{ip}"), `match: {user: bob}, ` + keyed("{ip}")}, true},
 		"the address in its short form is another text": {[]string{`match: {ip: "2001:db8:0:*"}, ` + keyed("k"), `match: {ip: "2001:db8:0::1"}, ` + keyed("k")}, false},
 		"the address in its short form fits too":        {[]string{`match: {ip: "2001:db8:*"}, ` + keyed("k"), `match: {ip: "2001:db8:0::1"}, ` + keyed("k")}, true},
+		"a network in another":                          {[]string{`match: {ip: 10.0.0.0/8}, ` + keyed("{ip}"), `match: {ip: [10.1.0.0/16, "::ffff:10.2.0.1"]}, ` + keyed("{ip}")}, true},
+		"a wider network":                               {[]string{`match: {ip: 10.0.0.0/16}, ` + keyed("{ip}"), `match: {ip: 10.0.0.0/8}, ` + keyed("{ip}")}, false},
+		"the same network":                              {[]string{`match: {ip: 10.0.0.0/8}, ` + keyed("{ip}"), `match: {ip: [10.0.0.0/8]}, ` + keyed("{ip}")}, true},
+		"a network that is only a text":                 {[]string{`match: {ip: "10.0.0.0/*"}, ` + keyed("{ip}"), `match: {ip: 10.0.0.0/8}, ` + keyed("{ip}")}, false},
 		"what an exempt request lacks":                  {[]string{`match: {user: "*"}, ` + keyed("{ip}"), `match: {user: "*"}, exempt: {user: bob}, ` + keyed("{ip}")}, false},
 		"what an exempt request has by its match":       {[]string{user, `match: {user: "b*"}, exempt: {user: bob}, ` + keyed("anonymous")}, true},
 	} {
@@ -83,12 +87,14 @@ func TestFaultyPolicyIsNotReportedUnreachable(t *testing.T) {
 func TestReportedPoliciesAreUnreachable(t *testing.T) {
 	t.Parallel()
 	attributes := []string{"user", "ip", "route"}
-	patterns := []string{`"*"`, `"a*"`, "a", "ab"}
-	values := []string{"", "a", "ab", "b"}
+	words := []string{`"*"`, `"a*"`, "a", "ab"}
+	patterns := map[string][]string{"user": words, "route": words, "ip": {`"*"`, `"10.*"`, `"10.0.0.0/*"`, "10.0.0.0/8", "10.1.0.0/16", "10.1.0.1"}}
+	someWords := []string{"", "a", "ab", "b"}
+	values := map[string][]string{"user": someWords, "route": someWords, "ip": {"", "10.0.0.1", "10.1.0.1", "11.0.0.1"}}
 	var requests []map[string]string
 	for _, a := range attributes {
 		for _, r := range append(requests, map[string]string{}) {
-			for _, v := range values {
+			for _, v := range values[a] {
 				with := maps.Clone(r)
 				with[a] = v
 				requests = append(requests, with)
@@ -99,7 +105,7 @@ func TestReportedPoliciesAreUnreachable(t *testing.T) {
 		condition := func(least int) string {
 			var all []string
 			for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom(attributes), least, 2, rapid.ID).Draw(t, "attributes") {
-				all = append(all, a+": ["+strings.Join(rapid.SliceOfNDistinct(rapid.SampledFrom(patterns), 1, 2, rapid.ID).Draw(t, "patterns"), ", ")+"]")
+				all = append(all, a+": ["+strings.Join(rapid.SliceOfNDistinct(rapid.SampledFrom(patterns[a]), 1, 2, rapid.ID).Draw(t, "patterns"), ", ")+"]")
 			}
 			return "{" + strings.Join(all, ", ") + "}"
 		}

@@ -50,6 +50,7 @@ func TestAddressMatchesInAnyNotation(t *testing.T) {
 - {name: six, match: {ip: "2001:DB8:*"}, exempt: [{ip: "2001:0db8::9"}], limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: mapped, match: {ip: "::ffff:198.51.100.*"}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: long, match: {ip: ["2001:0db9:*", "2001:dba::/64"]}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
+- {name: net, match: {ip: [198.18.0.0/15, "2001:dbb::/32", "::ffff:192.0.2.0/121"]}, exempt: {ip: 198.19.5.0/24}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: link, match: {ip: "fe80::1"}, limits: [{name: n, key: "{ip}", limit: 1, window: 1h}]}
 - {name: host, match: {host: "2001:DB8::*"}, limits: [{name: n, key: "{host}", limit: 1, window: 1h}]}
 `)
@@ -58,6 +59,8 @@ func TestAddressMatchesInAnyNotation(t *testing.T) {
 		{"ip", "2001:db8::1", "[six]"}, {"ip", "2001:0DB8:0:0::1", "[six]"}, {"ip", "2001:db8::1%eth0", "[six]"}, {"ip", "2001:db8::/64", "[six]"},
 		{"ip", "2001:DB8:0::9", "[]"}, {"ip", "::ffff:198.51.100.7", "[mapped]"}, {"ip", "2001:0db9:0000:0000:0000:0000:0000:0001", "[long]"},
 		{"ip", "2001:DBA:0::/64", "[long]"}, {"ip", "2001:dba::5/64", "[long]"}, {"ip", "fe80::1%eth0", "[link]"},
+		{"ip", "198.18.0.1", "[net]"}, {"ip", "::ffff:198.19.255.255", "[net]"}, {"ip", "198.20.0.0", "[]"}, {"ip", "198.19.5.77", "[]"}, {"ip", "198.19.6.77", "[net]"},
+		{"ip", "2001:dbb:7::1", "[net]"}, {"ip", "2001:dbb:7::/64", "[net]"}, {"ip", "2001:dbc::1", "[]"}, {"ip", "192.0.2.127", "[net]"}, {"ip", "192.0.2.128", "[]"},
 		{"host", "2001:DB8::1", "[host]"}, {"host", "2001:db8::1", "[]"},
 	} {
 		r, err := s.Resolve(Question{Attributes: map[string]string{c.attribute: c.value}})
