@@ -34,7 +34,7 @@ type LogEntry struct {
 	Status int `json:"status"`
 	// Millis is how long the answer took, in milliseconds.
 	Millis int64 `json:"millis"`
-	// At is when the request was made, in Unix milliseconds: now by default, at most a day ago.
+	// At is when the request was made, in Unix milliseconds: now by default or if 0, at most a day ago.
 	At int64 `json:"at,omitzero"`
 }
 

@@ -13,10 +13,11 @@ import (
 // maxDelay is the longest delay that is read from the headers of a response. A longer one is reduced to it.
 const maxDelay = 366 * 24 * time.Hour
 
-// CanRetry reports whether the same request may succeed later: the status is 429, or 503 with a Retry-After.
+// CanRetry reports whether the same request may succeed later: the status is 429, or 503 with a Retry-After. A nil response,
+// which a failed request has, cannot be retried.
 func CanRetry(resp *http.Response) bool {
-	return resp.StatusCode == http.StatusTooManyRequests ||
-		resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
+	return resp != nil && (resp.StatusCode == http.StatusTooManyRequests ||
+		resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "")
 }
 
 // RetryAt returns the earliest time at which the server accepts the request again. Delays are counted from now, so call it
@@ -28,8 +29,11 @@ func CanRetry(resp *http.Response) bool {
 // Dates are compared with the server's clock if the response has a Date.
 //
 // A RateLimit field with any mistake in it is ignored as a whole, as [Draft] and RFC 9651 demand, and so is one of more than
-// 8 KiB.
+// 8 KiB. A nil response has none.
 func RetryAt(resp *http.Response) (at time.Time, ok bool) {
+	if resp == nil {
+		return time.Time{}, false
+	}
 	now := time.Now()
 	server, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {

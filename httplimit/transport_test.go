@@ -414,8 +414,13 @@ func TestCanRetry(t *testing.T) {
 			t.Errorf("%d %v: %v", tt.resp.StatusCode, tt.resp.Header, got)
 		}
 	}
-	if at, ok := httplimit.RetryAt(response(429, &open)); ok {
-		t.Errorf("a time from nowhere: %v", at)
+	for _, resp := range []*http.Response{response(429, &open), nil} {
+		if at, ok := httplimit.RetryAt(resp); ok {
+			t.Errorf("a time from nowhere: %v", at)
+		}
+	}
+	if httplimit.CanRetry(nil) {
+		t.Error("a request that failed has no response")
 	}
 }
 

@@ -20,6 +20,7 @@ func refineLogEntry(s *jsonschema.Schema) {
 	text(get("method"), 1, limits.MaxMethodBytes)
 	get("status").Minimum, get("status").Maximum = "100", "599"
 	get("millis").Minimum, get("millis").Maximum = "0", "86400000"
+	get("at").Minimum = "0"
 	get("at").Description = strings.TrimSuffix(get("at").Description, ".") + ", and at most 60 s in the future."
 }
 

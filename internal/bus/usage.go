@@ -80,7 +80,8 @@ func logLines(data []byte) []json.RawMessage {
 }
 
 func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
-	entry := usage.Request{At: now.UnixMilli(), Millis: -1}
+	entry := usage.Request{Millis: -1}
+	earliest, latest := now.Add(-limits.MaxLogAge).UnixMilli(), now.Add(limits.MaxLogAhead).UnixMilli()
 	err := readFields(data,
 		text("key", &entry.Key, 1, limits.MaxKeyBytes),
 		text("user", &entry.User, 0, limits.MaxKeyBytes),
@@ -88,9 +89,14 @@ func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 		text("method", &entry.Method, 1, limits.MaxMethodBytes),
 		number("status", &entry.Status, 100, 599),
 		number("millis", &entry.Millis, 0, limits.MaxMillis),
-		number("at", &entry.At, now.Add(-limits.MaxLogAge).UnixMilli(), now.Add(limits.MaxLogAhead).UnixMilli()))
-	if err != nil {
+		number("at", &entry.At, 0, latest))
+	switch {
+	case err != nil:
 		return entry, err
+	case entry.At == 0: // a client that writes zero values means now, too
+		entry.At = now.UnixMilli()
+	case entry.At < earliest:
+		return entry, badInput("at", "at", "at %d is out of range; want %d to %d", entry.At, earliest, latest)
 	}
 	for _, f := range []struct {
 		name   string

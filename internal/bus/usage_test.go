@@ -176,6 +176,14 @@ func TestRequestLog(t *testing.T) {
 	if diff := cmp.Diff(want, <-f.logged); diff != "" {
 		t.Error(diff)
 	}
+	for _, at := range []string{``, `,"at":0`} {
+		if err := nc.Publish(limits.SubjectUsage, []byte(`{"key":"k","endpoint":"/a","method":"GET","status":200,"millis":5`+at+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-f.logged; got.At < now || got.At > time.Now().UnixMilli() {
+			t.Errorf("%q: at %d", at, got.At)
+		}
+	}
 }
 
 // TestManyLinesInOneMessage: each counts by itself, and the log says what is wrong with the first
