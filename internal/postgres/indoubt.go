@@ -47,7 +47,10 @@ func (d *inDoubtCommit) observe(seq, token int64) {
 // [engine.ErrConflict], or the context's error if ctx had ended. The journal tells, because the row
 // has a number and a random token.
 func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
-	if !errors.Is(err, engine.ErrCommitUnknown) || s.inDoubt.token == 0 {
+	switch {
+	case err == nil && s.unconfirmed: // nothing was written, but perhaps something was read that a standby lacks
+		return s.confirm(ctx)
+	case !errors.Is(err, engine.ErrCommitUnknown) || s.inDoubt.token == 0:
 		return err
 	}
 	defer func() { s.inDoubt = inDoubtCommit{} }()
@@ -61,8 +64,12 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 	d := &s.inDoubt
 	switch {
 	case lookErr != nil:
+		s.unconfirmed = true
 		return fmt.Errorf("%w; its outcome could not be determined: %v", err, lookErr)
 	case d.committed:
+		if confirmErr := s.confirm(ctx); confirmErr != nil {
+			return fmt.Errorf("%w; %v", err, confirmErr)
+		}
 		s.log.Warn("the answer to a commit was lost; the journal shows that it was committed", "error", err)
 		return nil
 	case d.seen || s.lastSeq < d.seq:
@@ -72,7 +79,27 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("%w: not committed: %v", engine.ErrConflict, err)
 	}
+	s.unconfirmed = true
 	return err // others have folded so much that the row, if it was written, has been deleted
+}
+
+// confirm returns nil if everything that was committed is also on the synchronous standby, if there
+// has to be one. A client that gives up a commit has the server stop waiting for the standby and
+// commit nevertheless. So it commits something more, after which the standby has all that came
+// before.
+func (s *Store) confirm(ctx context.Context) error {
+	var standby bool
+	if err := s.pool.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') <> ''`).Scan(&standby); err == nil {
+		s.needsStandby = standby
+	}
+	if s.unconfirmed = s.needsStandby; !s.unconfirmed {
+		return nil
+	}
+	if _, err := s.pool.Exec(ctx, `SELECT pg_logical_emit_message(true, 'limits', '')`); err != nil {
+		return fmt.Errorf("the synchronous standby may lack what was committed (synchronous_standby_names): %w", err)
+	}
+	s.unconfirmed = false
+	return nil
 }
 
 // awaitOutcome reads the journal until it has seen the number of the row in doubt, or the row can

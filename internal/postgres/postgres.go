@@ -149,6 +149,9 @@ type Store struct {
 	// attempt; backoff is what it starts from the next time.
 	optimisticSkips, backoff int
 	inDoubt                  inDoubtCommit
+	// unconfirmed says that a synchronous standby may lack a transaction that was or may be committed;
+	// needsStandby that there has to be one, as far as is known.
+	unconfirmed, needsStandby bool
 	// tx, rows and states are buffers of the running transaction, kept to be reused.
 	tx     tx
 	rows   []*row

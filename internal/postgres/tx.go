@@ -114,6 +114,7 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 		}
 		return err
 	}
+	s.unconfirmed = false
 	s.clock.record(now, sent, time.Now())
 	s.apply(t, d, &journal.Mark{Seq: s.lastSeq + 1, At: sent, Before: s.journalBytes}, token, int64(len(t.record.data)))
 	return nil
