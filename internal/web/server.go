@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -74,12 +73,7 @@ func (s *Server) handler() (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { text(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
-		// Bounds how many scrapes pile up when one takes long.
-		MaxRequestsInFlight: 4,
-		EnableOpenMetrics:   true,
-	}))
+	mux.Handle("GET /metrics", &scrapes{registry: s.cfg.Registry, log: s.cfg.Logger})
 	if s.cfg.Schemas != nil {
 		h, err := newSchemas(s.cfg.Schemas)
 		if err != nil {

@@ -226,41 +226,6 @@ func TestShutdownCutsOffWhatHangs(t *testing.T) {
 	}
 }
 
-// TestScrapesAreBounded: no more than 4 wait for a metric that takes long.
-func TestScrapesAreBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		reg, goOn := prometheus.NewRegistry(), make(chan struct{})
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "slow"}, func() float64 { <-goOn; return 1 }))
-		s, err := New(Config{Registry: reg, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		scrape := func() int {
-			w := httptest.NewRecorder()
-			s.http.Handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-			return w.Code
-		}
-		var waiting sync.WaitGroup
-		for range 4 {
-			waiting.Go(func() {
-				if code := scrape(); code != http.StatusOK {
-					t.Errorf("one of 4 scrapes: %d", code)
-				}
-			})
-		}
-		synctest.Wait() // all of them wait for the metric
-		time.AfterFunc(time.Second, func() { close(goOn) })
-		if code := scrape(); code != http.StatusServiceUnavailable {
-			t.Errorf("a fifth scrape: %d", code)
-		}
-		waiting.Wait()
-		if code := scrape(); code != http.StatusOK {
-			t.Errorf("a scrape afterwards: %d", code)
-		}
-	})
-}
-
 // TestShutdownFreesTheAddress, even if the server has not begun to serve.
 func TestShutdownFreesTheAddress(t *testing.T) {
 	t.Parallel()
