@@ -190,39 +190,55 @@ func TestHangingCheckIsBounded(t *testing.T) {
 	})
 }
 
-// TestShutdownCutsOffWhatHangs when its context ends.
-func TestShutdownCutsOffWhatHangs(t *testing.T) {
-	asked, goOn := make(chan struct{}), make(chan struct{})
-	defer close(goOn)
-	s, err := New(Config{Addr: "127.0.0.1:0", Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
-		Ready: func(context.Context) map[string]error {
-			close(asked)
-			<-goOn
-			return nil
-		}})
-	if err == nil {
-		err = s.Listen()
+// pipes is a listener whose clients are pipes: what is written waits until it is read.
+type pipes struct {
+	net.Listener
+	clients chan net.Conn
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p.clients
+	if !ok {
+		return nil, net.ErrClosed
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	answered := make(chan error, 1)
-	go func() {
-		client := http.Client{Timeout: time.Minute}
-		resp, err := client.Get("http://" + s.Addr() + "/readyz")
-		if err == nil {
-			resp.Body.Close()
-		}
-		answered <- err
-	}()
-	<-asked
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.Shutdown(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if err := <-answered; err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the request ended with %v", err)
+	return conn, nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p pipes) Close() error { close(p.clients); return nil }
+
+// TestShutdownCutsOffClientsThatDoNotRead soon, and that is no error: nothing of the limiter's is lost.
+func TestShutdownCutsOffClientsThatDoNotRead(t *testing.T) {
+	t.Parallel()
+	for patience, want := range map[time.Duration]time.Duration{10 * time.Second: 2 * time.Second, time.Second: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var log strings.Builder
+			s, err := New(Config{Registry: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := pipes{clients: make(chan net.Conn)}
+			s.serve(l)
+			client, conn := net.Pipe()
+			l.clients <- conn
+			if _, err := client.Write([]byte("GET /livez HTTP/1.1\r\nHost: limiter\r\n\r\n")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the server writes its answer
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began := time.Now()
+			if err := s.Shutdown(ctx); err != nil || time.Since(began) != want {
+				t.Errorf("%v after %s, want %s", err, time.Since(began), want)
+			}
+			if !strings.Contains(log.String(), "level=WARN msg=\"HTTP connections were cut off") {
+				t.Errorf("the log says %q", log.String())
+			}
+			if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("the client's read ended with %v", err)
+			}
+		})
 	}
 }
 
