@@ -264,6 +264,9 @@ func jobsDone(t *testing.T, w *worker) int {
 	}
 	_, value, _ := strings.Cut(metrics, `limits_job_runs_total{job="expire",outcome="done"} `)
 	value, _, _ = strings.Cut(value, "\n")
-	n, _ := strconv.Atoi(value) // the series is missing before the first run
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return n
 }

@@ -51,7 +51,7 @@ func (l *limiter) startAlerts(context.Context) error {
 	if !l.runsAlerts() {
 		return nil
 	}
-	observer := &alertWork{AlertMetrics: l.metrics.WatchAlerts(l.store.WaitingDeliveries), busy: l.Busy}
+	observer := &alertWork{AlertMetrics: l.metrics.WatchAlerts(l.store.WaitingDeliveries, l.channelNames), busy: l.Busy}
 	channels, err := l.newChannels()
 	if err != nil {
 		return err
@@ -67,6 +67,14 @@ func (l *limiter) startAlerts(context.Context) error {
 	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
 	l.alertAdmin = &alerts.Admin{Store: l.store, Rules: l.alertRules, Sender: l.sender, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
+}
+
+// channelNames names the channels of the current rules.
+func (l *limiter) channelNames() (names []string) {
+	for _, c := range l.alertRules().Channels {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // background runs a part in a goroutine. Its stop cancels ctx and waits for run to return, until the stop's own timeout.

@@ -18,7 +18,7 @@ func TestBusyIsCalledFrom100AlertsASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := 0
 		w := &alertWork{
-			AlertMetrics: web.NewMetrics(prometheus.NewRegistry()).WatchAlerts(nil),
+			AlertMetrics: web.NewMetrics(prometheus.NewRegistry()).WatchAlerts(nil, nil),
 			busy:         func() { told++ },
 		}
 		for _, step := range []struct {

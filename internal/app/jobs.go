@@ -41,7 +41,11 @@ func (l *limiter) startJobs(context.Context) error {
 	if l.runsAlerts() {
 		all = append(all, l.alertJobs()...)
 	}
-	runner, err := jobs.New(jobs.Config{Jobs: all, Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs()})
+	var names []string
+	for _, j := range all {
+		names = append(names, j.Name)
+	}
+	runner, err := jobs.New(jobs.Config{Jobs: all, Store: l.store, Logger: l.log, Replica: replica(), Observer: l.metrics.WatchJobs(names)})
 	if err != nil {
 		return err
 	}

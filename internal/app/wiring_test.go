@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts/deliver"
+	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -16,10 +18,18 @@ func TestEveryPartHasItsMetrics(t *testing.T) {
 	o := options(t)
 	o.Version = "1.2.3"
 	_, body := running(t, Run, o).get(t, "/metrics")
-	for _, want := range []string{
+	wanted := []string{
 		`limits_build_info{version="1.2.3"} 1`, "limits_outbox_backlog 0", "limits_usage_other_total 0", "limits_queue_depth 0",
 		"limits_leased 0", "limits_store_failing 0", "limits_deciding 1",
-	} {
+	}
+	for _, o := range []jobs.Outcome{jobs.Failed, jobs.TimedOut, jobs.Canceled, jobs.Skipped, jobs.Lost} {
+		wanted = append(wanted, fmt.Sprintf(`limits_job_runs_total{job="report",outcome=%q} 0`, o))
+	}
+	for _, o := range []deliver.Outcome{deliver.Sent, deliver.Retry, deliver.PutOff, deliver.Dead, deliver.Disabled} {
+		wanted = append(wanted, fmt.Sprintf(`limits_alert_deliveries_total{channel="log",outcome=%q} 0`, o))
+	}
+	wanted = append(wanted, fmt.Sprintf(`limits_alert_deliveries_total{channel="",outcome=%q} 0`, deliver.Removed))
+	for _, want := range wanted {
 		if !strings.Contains(body, "\n"+want+"\n") {
 			t.Errorf("no %s", want)
 		}

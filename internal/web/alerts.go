@@ -2,6 +2,8 @@ package web
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,23 +12,25 @@ import (
 // AlertMetrics measures events, alerts and deliveries in this process. It is the observer of the consumer, of the alert
 // service and of the sender. Its labels are the names of rules and channels, of which a file has few, and fixed words.
 type AlertMetrics struct {
-	events, alerts, attempts *prometheus.CounterVec
-	seconds                  *prometheus.HistogramVec
-	throttleFailures         prometheus.Counter
-	lost                     prometheus.Counter
+	events, alerts   *prometheus.CounterVec
+	deliveries       *deliveryCounter
+	seconds          *prometheus.HistogramVec
+	throttleFailures prometheus.Counter
+	lost             prometheus.Counter
 	// pending has no labels. It is a GaugeVec because it has no value while it is not known: 0 would mean that nothing waits.
 	pending *prometheus.GaugeVec
 }
 
-// WatchAlerts registers the metrics of alerts; call it once. waiting counts the waiting deliveries by channel.
-func (m *Metrics) WatchAlerts(waiting func(ctx context.Context) (map[string]int64, error)) *AlertMetrics {
+// WatchAlerts registers the metrics of alerts; call it once. waiting counts the waiting deliveries by channel. channels names
+// those of the file in force; it must not block.
+func (m *Metrics) WatchAlerts(waiting func(ctx context.Context) (map[string]int64, error), channels func() []string) *AlertMetrics {
 	a := &AlertMetrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_alert_events_total",
 			Help: "Events of the stream: taken (matched a rule), repeated, unmatched, returned to come again, poison."}, []string{"outcome"}),
 		alerts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_alerts_total",
 			Help: "Alerts that were raised, sent, held (for the digest), silenced or resolved, and warnings withheld."}, []string{"what", "rule"}),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_alert_deliveries_total",
-			Help: "Tries to deliver, by how they ended."}, []string{"channel", "outcome"}),
+		deliveries: &deliveryCounter{channels: channels, tries: map[try]float64{},
+			desc: prometheus.NewDesc("limits_alert_deliveries_total", "Tries to deliver, by how they ended.", []string{"channel", "outcome"}, nil)},
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "limits_alert_delivery_seconds",
 			Help: "How long tries to deliver took.", Buckets: []float64{0.005, 0.02, 0.1, 0.5, 2, 5, 15}}, []string{"channel"}),
 		throttleFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "limits_alert_throttle_failures_total",
@@ -36,11 +40,14 @@ func (m *Metrics) WatchAlerts(waiting func(ctx context.Context) (map[string]int6
 		lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "limits_alert_events_lost_total",
 			Help: "Events that the stream removed before any alerter took them, as this one saw it."}),
 	}
-	m.reg.MustRegister(a.events, a.alerts, a.attempts, a.seconds, a.throttleFailures, a.pending, a.lost, &waitingCollector{
+	m.reg.MustRegister(a.events, a.alerts, a.deliveries, a.seconds, a.throttleFailures, a.pending, a.lost, &waitingCollector{
 		waiting: waiting,
 		desc: prometheus.NewDesc("limits_alert_deliveries_waiting",
 			"Deliveries of alerts that wait to be sent, by channel.", []string{"channel"}, nil),
 	})
+	for _, outcome := range [...]string{"taken", "repeated", "unmatched", "returned", "poison"} {
+		a.events.WithLabelValues(outcome)
+	}
 	return a
 }
 
@@ -74,9 +81,47 @@ func (a *AlertMetrics) ThrottleFailed() { a.throttleFailures.Inc() }
 
 // DeliveryTried counts an attempt. If nothing was sent, took is 0 and not observed.
 func (a *AlertMetrics) DeliveryTried(channel, outcome string, took time.Duration) {
-	a.attempts.WithLabelValues(channel, outcome).Inc()
+	a.deliveries.add(try{channel, outcome})
 	if took > 0 {
 		a.seconds.WithLabelValues(channel).Observe(took.Seconds())
+	}
+}
+
+// deliveryCounter counts tries to deliver. It has 0 for each that a channel of the file in force may have and has not had,
+// because Prometheus sees no increase in a series that begins with 1. It is no CounterVec, which would keep the zeros of all
+// channels that were ever in the file.
+type deliveryCounter struct {
+	channels func() []string
+	desc     *prometheus.Desc
+
+	mu    sync.Mutex
+	tries map[try]float64
+}
+
+type try struct{ channel, outcome string }
+
+func (c *deliveryCounter) add(t try) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tries[t]++
+}
+
+// Describe implements [prometheus.Collector].
+func (c *deliveryCounter) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+// Collect implements [prometheus.Collector].
+func (c *deliveryCounter) Collect(ch chan<- prometheus.Metric) {
+	all := map[try]float64{{"", "dead"}: 0, {"", "removed"}: 0} // of channels that are in the file no more
+	for _, channel := range c.channels() {
+		for _, outcome := range [...]string{"sent", "retry", "put_off", "dead", "disabled"} {
+			all[try{channel, outcome}] = 0
+		}
+	}
+	c.mu.Lock()
+	maps.Copy(all, c.tries)
+	c.mu.Unlock()
+	for t, n := range all {
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, n, t.channel, t.outcome)
 	}
 }
 

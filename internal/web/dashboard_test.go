@@ -105,7 +105,7 @@ func TestDashboardHighlightsProblems(t *testing.T) {
 	d, m := newTestDashboard(t, readiness{Ready: true})
 	fails := errors.New("refused")
 	m.WatchStore(func(context.Context) error { return fails })
-	a := m.WatchAlerts(func(context.Context) (map[string]int64, error) { return nil, nil })
+	a := m.WatchAlerts(func(context.Context) (map[string]int64, error) { return nil, nil }, noChannels)
 	a.DeliveryTried("<b>hook", "sent", time.Millisecond)
 	page := browse(t, d)
 	if _, first, _ := strings.Cut(page, "Look at this first"); !strings.Contains(first, "limits_store_failing 1 ") ||

@@ -13,8 +13,9 @@ type JobMetrics struct {
 	lastSuccess *prometheus.GaugeVec
 }
 
-// WatchJobs registers the metrics of jobs; call it once. Its labels are the names of jobs and of outcomes, which are few.
-func (m *Metrics) WatchJobs() *JobMetrics {
+// WatchJobs registers the metrics of jobs; call it once. Its labels are the names of jobs and of outcomes, which are few. Each
+// outcome is there from the start, with 0, because Prometheus sees no increase in a series that begins with 1.
+func (m *Metrics) WatchJobs(names []string) *JobMetrics {
 	j := &JobMetrics{
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "limits_job_runs_total",
 			Help: "Runs of jobs that ended on this worker, or that it found skipped or lost."}, []string{"job", "outcome"}),
@@ -24,6 +25,11 @@ func (m *Metrics) WatchJobs() *JobMetrics {
 			Help: "When a run of the job was last done on this worker."}, []string{"job"}),
 	}
 	m.reg.MustRegister(j.runs, j.seconds, j.lastSuccess)
+	for _, name := range names {
+		for _, outcome := range [...]string{"done", "failed", "timeout", "canceled", "skipped", "lost"} {
+			j.runs.WithLabelValues(name, outcome)
+		}
+	}
 	return j
 }
 

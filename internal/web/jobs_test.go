@@ -12,7 +12,7 @@ import (
 func TestJobMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	j := NewMetrics(reg).WatchJobs()
+	j := NewMetrics(reg).WatchJobs([]string{"expire", "report"})
 	j.JobEnded("expire", "done", true, 50*time.Millisecond, time.UnixMilli(1_500))
 	j.JobEnded("expire", "failed", false, time.Second, time.UnixMilli(9_000))
 	j.JobMissed("expire", "lost")
@@ -22,9 +22,18 @@ func TestJobMetrics(t *testing.T) {
 limits_job_last_success_timestamp_seconds{job="expire"} 1.5
 # HELP limits_job_runs_total Runs of jobs that ended on this worker, or that it found skipped or lost.
 # TYPE limits_job_runs_total counter
+limits_job_runs_total{job="expire",outcome="canceled"} 0
 limits_job_runs_total{job="expire",outcome="done"} 1
 limits_job_runs_total{job="expire",outcome="failed"} 1
 limits_job_runs_total{job="expire",outcome="lost"} 1
+limits_job_runs_total{job="expire",outcome="skipped"} 0
+limits_job_runs_total{job="expire",outcome="timeout"} 0
+limits_job_runs_total{job="report",outcome="canceled"} 0
+limits_job_runs_total{job="report",outcome="done"} 0
+limits_job_runs_total{job="report",outcome="failed"} 0
+limits_job_runs_total{job="report",outcome="lost"} 0
+limits_job_runs_total{job="report",outcome="skipped"} 0
+limits_job_runs_total{job="report",outcome="timeout"} 0
 # HELP limits_job_seconds How long runs of jobs took.
 # TYPE limits_job_seconds histogram
 limits_job_seconds_bucket{job="expire",le="0.01"} 0
