@@ -25,7 +25,13 @@ func Text(text string) Attribute { return func(*http.Request) string { return te
 
 // Header reads the first header with the name. Never limit by a header that holds a secret, because keys are stored and
 // shown as they are, or by a header that the client may choose freely, unless something in front has checked it.
+//
+// Host is as the client wrote it, in any letter case and with or without a port. Transfer-Encoding and Trailer, which
+// net/http keeps to itself, have no value.
 func Header(name string) Attribute {
+	if strings.EqualFold(name, "Host") { // which net/http removes from the headers
+		return func(r *http.Request) string { return printable(r.Host) }
+	}
 	return func(r *http.Request) string { return printable(r.Header.Get(name)) }
 }
 

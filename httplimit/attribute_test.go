@@ -44,6 +44,27 @@ func TestUnprintableCharactersAreURLEscaped(t *testing.T) {
 	}
 }
 
+// TestHostIsAHeader, although net/http keeps it elsewhere.
+func TestHostIsAHeader(t *testing.T) {
+	t.Parallel()
+	hosts := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { hosts <- httplimit.Header("host")(r) }))
+	defer server.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "Shop.example:8443"
+	resp, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got := <-hosts; got != "Shop.example:8443" {
+		t.Errorf("the host is %q", got)
+	}
+}
+
 // TestRoutes: GET and HEAD have the same route, and a request that the mux answers itself has none.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
