@@ -17,7 +17,8 @@ import (
 // An Attribute reads a value from a request. An empty text means that the request has no such value.
 //
 // The limiter accepts only printable characters, so the attributes of this package percent-encode all others: the narrow
-// space in "9.41\u202fAM" becomes %E2%80%AF. A % in the value stays as it is.
+// space in "9.41\u202fAM" becomes %E2%80%AF. A % in the value stays as it is. A request with a value that is then over 256
+// bytes is refused.
 type Attribute func(*http.Request) string
 
 // Text returns the same text for every request.
@@ -45,8 +46,8 @@ func Path() Attribute {
 	return func(r *http.Request) string { return printable(cmp.Or(r.URL.Path, "/")) }
 }
 
-// printable percent-encodes unprintable characters and invalid UTF-8. A text that is too long for an attribute is
-// returned as it is, and refused later.
+// printable percent-encodes unprintable characters and invalid UTF-8. A text that is too long for an attribute, by itself
+// or when it is encoded, is refused later. It is not cut, since two texts may begin alike.
 func printable(text string) string {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
 	if len(text) > limits.MaxAttributeBytes || utf8.ValidString(text) && !strings.ContainsFunc(text, unprintable) {

@@ -44,6 +44,24 @@ func TestUnprintableCharactersAreURLEscaped(t *testing.T) {
 	}
 }
 
+// TestEncodedValuesMayBe256BytesLong: a longer one is refused, as any longer value is. To cut it, or to hash it, would give
+// different users one limit, or one user another name in what is stored and shown.
+func TestEncodedValuesMayBe256BytesLong(t *testing.T) {
+	t.Parallel()
+	limited := httplimit.Middleware(dial(t, natsURL), httplimit.Config{
+		Attributes: map[string]httplimit.Attribute{"user": httplimit.Header("X-User")}, Deadline: patient})(hello)
+	for value, want := range map[string]int{
+		strings.Repeat("\xe9", 85): http.StatusOK, strings.Repeat("\xe9", 86): http.StatusBadRequest,
+		strings.Repeat("e", 256): http.StatusOK, strings.Repeat("e", 257): http.StatusBadRequest,
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-User", value)
+		if limited.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%d bytes of %q: status %d, want %d: %s", len(value), value[:1], w.Code, want, w.Body)
+		}
+	}
+}
+
 // TestHostIsAHeader, although net/http keeps it elsewhere.
 func TestHostIsAHeader(t *testing.T) {
 	t.Parallel()
