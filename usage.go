@@ -50,7 +50,7 @@ type TopRequest struct {
 	// By is [ByDenied] (the default), [ByUsed] (by the cost that was charged) or [ByAllowed].
 	By string `json:"by,omitempty"`
 	// Period is how far to look back, such as "7d"; "1h" by default. Alternatively, Since and Until give the period in
-	// Unix milliseconds.
+	// Unix milliseconds. The minutes in which it begins and ends count whole.
 	Period string `json:"period,omitempty"`
 	Since  int64  `json:"since,omitzero"`
 	Until  int64  `json:"until,omitzero"`
@@ -62,7 +62,8 @@ type TopRequest struct {
 	Max int `json:"max,omitzero"`
 }
 
-// Top lists the keys that were denied, or used, most from Since to Until. It lags some seconds behind.
+// Top lists the keys that were denied, or used, most from Since to Until, which are the requested times widened to whole
+// minutes. It lags some seconds behind.
 type Top struct {
 	Since int64    `json:"since"`
 	Until int64    `json:"until"`

@@ -34,7 +34,8 @@ func (*topCmd) Help() string {
   limiter top --by used --since 7d --max 5
   limiter top --policy cleanup-code --prefix api:user:
 
-PEAK is the most requests in one minute. The counts lag some seconds behind.`
+PEAK is the most requests in one minute. The minute in which the period begins counts whole; the counts lag up to 15 seconds
+behind.`
 }
 
 func (c *topCmd) Run(s *session) error {
@@ -56,7 +57,7 @@ func (c *topCmd) Run(s *session) error {
 
 // nothing says that there is no row, and if rows were selected, how much was counted without the key that it belongs to.
 func (c *topCmd) nothing(s *session) error {
-	fmt.Fprintf(s.out, "nothing %s in the last %s\n", c.By, c.Since)
+	fmt.Fprintf(s.out, "nothing %s in the last %s (counts are up to 15s behind)\n", c.By, c.Since)
 	if c.Policy == "" && c.Prefix == "" && c.User == "" {
 		return nil
 	}

@@ -185,7 +185,17 @@ func decodeTop(data []byte, now time.Time) (usage.TopQuery, error) {
 	if err == nil {
 		q.Since, q.Until, err = p.resolve(now, topPeriod)
 	}
+	wholeMinutes(&q, now)
 	return q, err
+}
+
+// wholeMinutes widens the period to the minutes in which it begins and ends, because usage is kept by the minute: from
+// second 5, the last 30 seconds are mostly in the minute before. The current minute ends now, unless a later time was asked
+// for.
+func wholeMinutes(q *usage.TopQuery, now time.Time) {
+	const minute = int64(time.Minute / time.Millisecond)
+	q.Since -= q.Since % minute
+	q.Until = max(q.Until, min((q.Until+minute-1)/minute*minute, now.UnixMilli()+1))
 }
 
 func (s *Service) usage(ctx context.Context, data []byte) (any, error) {

@@ -110,7 +110,7 @@ func TestUsageQuestions(t *testing.T) {
 	_, nc := serve(t, &fakeEngine{submit: allowing}, f.serve)
 	for _, c := range []struct{ subject, body, want string }{
 		{limits.SubjectTop, `{"since":5,"until":7,"by":"used","policy":"p","prefix":"k","user":"u","max":9}`,
-			`{"since":5,"until":7,"rows":[{"key":"k","policy":"p","user":"u","allowed":1,"denied":2,"cost":3,"peak":4},` +
+			`{"since":0,"until":60000,"rows":[{"key":"k","policy":"p","user":"u","allowed":1,"denied":2,"cost":3,"peak":4},` +
 				`{"key":"","allowed":0,"denied":0,"cost":0,"peak":0}]}`},
 		{limits.SubjectUsageReport, `{"report":"traffic","since":5,"until":7}`,
 			`{"since":5,"until":7,"traffic":[{"key":"k","user":"u","requests":1,"errors":2}]}`},
@@ -136,15 +136,38 @@ func TestUsageQuestions(t *testing.T) {
 			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
 		}
 	}
-	if diff := cmp.Diff(usage.TopQuery{By: "used", Since: 5, Until: 7, Policy: "p", User: "u", Prefix: "k", Max: 9}, f.top); diff != "" {
+	if diff := cmp.Diff(usage.TopQuery{By: "used", Since: 0, Until: 60_000, Policy: "p", User: "u", Prefix: "k", Max: 9}, f.top); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(usage.LogQuery{Since: 5, Until: 7, Prefix: "x", Max: 3}, f.log); diff != "" {
 		t.Error(diff)
 	}
 	ask(t, nc, limits.SubjectTop, `{}`)
-	if got := f.top; got.By != "denied" || got.Max != 20 || got.Until-got.Since != time.Hour.Milliseconds()+1 {
+	if got := f.top; got.By != "denied" || got.Max != 20 || (got.Until-1)/60_000*60_000-got.Since != time.Hour.Milliseconds() {
 		t.Errorf("unless said: %+v", got)
+	}
+}
+
+// TestTopCountsWholeMinutes: usage is kept by the minute, so a period has those in which it begins and ends, and the answer
+// says so.
+func TestTopCountsWholeMinutes(t *testing.T) {
+	t.Parallel()
+	noon := time.Date(2026, 5, 17, 12, 0, 0, 0, time.UTC)
+	now := noon.Add(5 * time.Second)
+	at := func(d time.Duration) int64 { return noon.Add(d).UnixMilli() }
+	for body, want := range map[string][2]int64{
+		`{"period":"30s"}`: {at(-time.Minute), at(5*time.Second) + 1},
+		`{"period":"5s"}`:  {at(0), at(5*time.Second) + 1},
+		`{"period":"1m"}`:  {at(-time.Minute), at(5*time.Second) + 1},
+		fmt.Sprintf(`{"since":%d,"until":%d}`, at(-time.Hour), at(-time.Minute)):     {at(-time.Hour), at(-time.Minute)},
+		fmt.Sprintf(`{"since":%d,"until":%d}`, at(-time.Hour)-1, at(-time.Minute)+1): {at(-61 * time.Minute), at(0)},
+		fmt.Sprintf(`{"since":%d,"until":%d}`, at(-time.Hour), at(time.Second)):      {at(-time.Hour), at(5*time.Second) + 1},
+		fmt.Sprintf(`{"since":%d,"until":%d}`, at(10*time.Second), at(time.Hour)+1):  {at(0), at(time.Hour) + 1},
+	} {
+		q, err := decodeTop([]byte(body), now)
+		if got := [2]int64{q.Since, q.Until}; err != nil || got != want {
+			t.Errorf("%s: %v, %v; want %v", body, got, err, want)
+		}
 	}
 }
 

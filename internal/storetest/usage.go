@@ -79,6 +79,7 @@ func usageTop(t *testing.T, s Store) {
 		{"by allowed", func(q *usage.TopQuery) { q.By = usage.ByAllowed }, []string{"b:2", "b:1", "c", "b%:1"}},
 		{"the first", func(q *usage.TopQuery) { q.Max = 1 }, []string{"c"}},
 		{"since", func(q *usage.TopQuery) { q.Since = noon + 1 }, []string{"c", "b:2"}},
+		{"since the beginning of a minute", func(q *usage.TopQuery) { q.Since = noon + minute }, []string{"c", "b:2"}},
 		{"until", func(q *usage.TopQuery) { q.Until = noon + minute }, []string{"b:1", "b%:1"}},
 		{"a policy", func(q *usage.TopQuery) { q.Policy = "q" }, []string{"b%:1"}},
 		{"a user", func(q *usage.TopQuery) { q.User = "v" }, []string{"b:2"}},

@@ -57,8 +57,8 @@ const (
 	ByAllowed = "allowed"
 )
 
-// TopQuery asks for usage from Since until before Until. A minute, or an hour of rolled-up minutes,
-// belongs to the period in which it begins.
+// TopQuery asks for the minutes that begin from Since until before Until. An hour of rolled-up minutes
+// counts whole if the period begins or ends in it.
 type TopQuery struct {
 	// By is ByDenied, ByUsed (the cost) or ByAllowed. Rows in which it is 0 are left out.
 	By           string
