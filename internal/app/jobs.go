@@ -99,14 +99,15 @@ func pruneJob(name, schedule, did string, retention time.Duration,
 
 func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 
-// expireJob removes expired counters and receipts. If every is 0 it runs only on request.
+// expireJob removes expired counters and receipts. If every is 0 it runs only on request. A run ends before the next one is
+// due on another replica, which would skip that one, and with it the work of its time.
 func expireJob(every time.Duration, s cleaner) jobs.Job {
-	j := jobs.Job{Name: "expire", Timeout: 3 * time.Minute, Run: func(ctx context.Context) (string, error) {
-		return inBatches(ctx, "removed", time.Minute, s.Expire)
-	}}
+	j, maxTime := jobs.Job{Name: "expire", Timeout: 3 * time.Minute}, time.Minute
 	if every > 0 {
-		j.Schedule, j.Jitter = "@every "+every.String(), min(every/10, 5*time.Second)
+		j.Schedule, j.Jitter = "@every "+every.String(), min(every/10, 2*time.Second)
+		maxTime = min(maxTime, every-2*j.Jitter) // once for the late beginning, once for the last batch
 	}
+	j.Run = func(ctx context.Context) (string, error) { return inBatches(ctx, "removed", maxTime, s.Expire) }
 	return j
 }
 

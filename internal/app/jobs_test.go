@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -114,15 +115,56 @@ func TestHourlyRemovalsHaveMostOfTheirHour(t *testing.T) {
 	}
 }
 
+// endless is a store with ever more that has expired, of which it removes 500 in half a second.
+type endless struct{ *sqlite.Store }
+
+func (endless) Expire(_ context.Context, max int) (int, error) {
+	time.Sleep(500 * time.Millisecond)
+	return max, nil
+}
+
+// TestExpireThatIsBehindRunsEachTime, on one of two alerters: a run ends before the next one is due anywhere, or that one would
+// be skipped and its time be idle.
+func TestExpireThatIsBehindRunsEachTime(t *testing.T) {
+	t.Parallel()
+	for _, every := range []time.Duration{10 * time.Second, time.Minute, 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s := endless{eachstore.SQLite(t, nil)}
+			for _, replica := range []string{"a", "b"} {
+				r, err := jobs.New(jobs.Config{Jobs: []jobs.Job{expireJob(every, s)}, Store: s, Logger: slog.New(slog.DiscardHandler), Replica: replica})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Start()
+				t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })
+			}
+			const times = 100
+			time.Sleep(times * every)
+			synctest.Wait()
+			runs, err := s.Runs(t.Context(), jobs.Filter{Job: "expire", Max: 2 * times})
+			if err != nil || len(runs) < times {
+				t.Fatalf("every %s: %d runs in %d times it, %v", every, len(runs), times, err)
+			}
+			most := min(every, time.Minute)
+			for _, r := range runs[1:] { // the last one may go on
+				took := time.Duration(r.EndedAt-r.StartedAt) * time.Millisecond
+				if r.Outcome != jobs.Done || !strings.HasSuffix(r.Note, "more is left") || took < most*3/4 {
+					t.Errorf("every %s: %+v", every, r)
+				}
+			}
+		})
+	}
+}
+
 func TestRemovalInBatchesEnds(t *testing.T) {
 	t.Parallel()
-	endless := func(context.Context, int) (int, error) { return batchSize, nil }
-	if note, err := inBatches(t.Context(), "removed", 0, endless); note != "removed 500, more is left" || err != nil {
+	full := func(context.Context, int) (int, error) { return batchSize, nil }
+	if note, err := inBatches(t.Context(), "removed", 0, full); note != "removed 500, more is left" || err != nil {
 		t.Errorf("over its time: %q, %v", note, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if note, err := inBatches(ctx, "removed", time.Hour, endless); note != "removed 500" || err == nil {
+	if note, err := inBatches(ctx, "removed", time.Hour, full); note != "removed 500" || err == nil {
 		t.Errorf("cancelled: %q, %v", note, err)
 	}
 	broken := func(context.Context, int) (int, error) { return 3, jobs.ErrStopped }
