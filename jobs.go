@@ -73,6 +73,8 @@ type RunJobReply struct {
 type JobHistoryRequest struct {
 	// Job selects the runs of one job; all jobs by default.
 	Job string `json:"job,omitempty"`
+	// Outcome selects the runs with one outcome of [JobRun], such as failed; all by default.
+	Outcome string `json:"outcome,omitempty"`
 	// Max is how many runs to return: 50 by default, up to [MaxJobRuns].
 	Max int `json:"max,omitzero"`
 }
@@ -92,7 +94,7 @@ func (c *Client) RunJob(ctx context.Context, job string) (*RunJobReply, error) {
 	return call[RunJobReply](ctx, c, SubjectJobsRun, RunJobRequest{Job: job})
 }
 
-// JobHistory returns the runs of one job, or of all.
+// JobHistory returns the runs of one job, or of all, with one outcome, or with any.
 func (c *Client) JobHistory(ctx context.Context, r JobHistoryRequest) (*JobHistory, error) {
 	return call[JobHistory](ctx, c, SubjectJobsHistory, r)
 }

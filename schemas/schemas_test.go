@@ -398,6 +398,9 @@ func refineListKeys(s *jsonschema.Schema) {
 func refineJob(s *jsonschema.Schema) {
 	job, _ := s.Properties.Get("job")
 	text(job, 1, limits.MaxNameBytes)
+	if f, ok := s.Properties.Get("outcome"); ok {
+		f.Enum = []any{"running", "done", "failed", "timeout", "canceled", "skipped", "lost"}
+	}
 	if f, ok := s.Properties.Get("max"); ok {
 		f.Minimum, f.Maximum = "1", json.Number(strconv.Itoa(limits.MaxJobRuns))
 	}

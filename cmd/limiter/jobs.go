@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -93,8 +95,9 @@ func (c *jobsRunCmd) Run(s *session) error {
 
 type jobsHistoryCmd struct {
 	clientFlags
-	Name string `arg:"" optional:"" help:"Only runs of one job."`
-	Max  int    `default:"50" placeholder:"N" help:"At most N runs, the last first (${default})."`
+	Name    string `arg:"" optional:"" help:"Only runs of one job."`
+	Outcome string `placeholder:"WORD" help:"Only runs with this outcome, such as failed."`
+	Max     int    `default:"50" placeholder:"N" help:"At most N runs, the last first (${default})."`
 }
 
 func (*jobsHistoryCmd) Help() string {
@@ -105,14 +108,23 @@ Examples:
 
   limiter jobs history
   limiter jobs history expire --max 5
-  limiter jobs history --json | jq '.runs[] | select(.outcome == "failed")'`
+  limiter jobs history --outcome failed
+  limiter jobs history expire --outcome lost --json | jq '.runs[].replica'`
 }
 
-func (c *jobsHistoryCmd) Validate() error { return c.validateMax(c.Max, limits.MaxJobRuns) }
+// outcomes are the values of --outcome.
+var outcomes = []string{"done", "failed", "timeout", "canceled", "skipped", "lost", "running"}
+
+func (c *jobsHistoryCmd) Validate() error {
+	if c.Outcome != "" && !slices.Contains(outcomes, c.Outcome) {
+		return fmt.Errorf("--outcome: %q is not one of %s", c.Outcome, strings.Join(outcomes, ", "))
+	}
+	return c.validateMax(c.Max, limits.MaxJobRuns)
+}
 
 func (c *jobsHistoryCmd) Run(s *session) error {
 	var reply limits.JobHistory
-	if err := c.ask(s, limits.SubjectJobsHistory, limits.JobHistoryRequest{Job: c.Name, Max: c.Max}, &reply); err != nil || c.JSON {
+	if err := c.ask(s, limits.SubjectJobsHistory, limits.JobHistoryRequest{Job: c.Name, Outcome: c.Outcome, Max: c.Max}, &reply); err != nil || c.JSON {
 		return err
 	}
 	if len(reply.Runs) == 0 {

@@ -17,6 +17,8 @@ func TestServiceJobs(t *testing.T) {
 	s.limiter(t, "jobs run expire").want(t, exitDone, "expire: done in ", "")
 	s.limiter(t, "jobs history expire").want(t, exitDone, "removed 0\n", "")
 	s.limiter(t, "jobs history --max 1 --json").want(t, exitDone, `{"runs":[{"job":"`, "")
+	s.limiter(t, "jobs history expire --outcome done").want(t, exitDone, "removed 0\n", "")
+	s.limiter(t, "jobs history --outcome failed").want(t, exitDone, "no runs\n", "")
 	s.limiter(t, "jobs run requests-prune --json").want(t, exitDone, `"outcome":"done","note":"removed 0"`, "")
 	s.limiter(t, "jobs list --json").want(t, exitDone, `{"jobs":[{"name":"expire","timeout":180000,"last":{"job":"expire"`, "")
 	s.limiter(t, "jobs run report").want(t, exitDone, "nothing was decided on ", "")
@@ -29,6 +31,7 @@ func TestWrongUsageOfJobs(t *testing.T) {
 	for args, message := range map[string]string{
 		"jobs run":                     "<name>",
 		"jobs history --max 501":       "--max: 501 is not between 1 and 500",
+		"jobs history --outcome faild": `--outcome: "faild" is not one of done, failed, timeout`,
 		"serve --cleanup-every 500ms":  "--cleanup-every: 500ms is neither 0 nor between 1s and 24h",
 		"serve --cleanup-every 1500ms": "not a whole number of seconds",
 		"serve --cleanup-every=-1s":    "neither 0 nor",

@@ -81,7 +81,10 @@ func decodeRunJob(data []byte) (job string, err error) {
 
 func decodeJobHistory(data []byte) (jobs.Filter, error) {
 	f := jobs.Filter{Max: defaultJobRuns}
-	err := readFields(data, text("job", &f.Job, 1, limits.MaxNameBytes), number("max", &f.Max, 1, limits.MaxJobRuns))
+	err := readFields(data,
+		text("job", &f.Job, 1, limits.MaxNameBytes),
+		oneOf("outcome", (*string)(&f.Outcome), "running", "done", "failed", "timeout", "canceled", "skipped", "lost"),
+		number("max", &f.Max, 1, limits.MaxJobRuns))
 	return f, err
 }
 

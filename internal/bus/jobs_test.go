@@ -48,6 +48,12 @@ func TestJobs(t *testing.T) {
 		{limits.SubjectJobsHistory, `{"max":501}`, bad("invalid_max", "max")},
 		{limits.SubjectJobsHistory, `{"max":0}`, bad("invalid_max", "max")},
 		{limits.SubjectJobsHistory, `{"max":1,"job":"bad"}`, `{"runs":[{"job":"bad","scheduled":`},
+		{limits.SubjectJobsHistory, `{"outcome":"failed"}`, `{"runs":[{"job":"bad","scheduled":`},
+		{limits.SubjectJobsHistory, `{"outcome":"failed","job":"quick"}`, `{"runs":[]}`},
+		{limits.SubjectJobsHistory, `{"outcome":"timeout"}`, `{"runs":[]}`},
+		{limits.SubjectJobsHistory, `{"outcome":"faild"}`, bad("invalid_outcome", "outcome") +
+			`"message":"unknown outcome \"faild\"; want running, done, failed, timeout, canceled, skipped, lost"`},
+		{limits.SubjectJobsHistory, `{"outcome":""}`, bad("invalid_outcome", "outcome")},
 	} {
 		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
 			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)

@@ -81,6 +81,8 @@ type Claimed struct {
 type Filter struct {
 	// Job selects the runs of one job; empty for all.
 	Job string
+	// Outcome selects the runs with one outcome; empty for all.
+	Outcome Outcome
 	// Max bounds how many runs are returned.
 	Max int
 }

@@ -35,11 +35,11 @@ WHERE job = $1 AND scheduled = $2 AND ended_at = 0`
 	runColumns = `job, scheduled, replica, started_at, ended_at, outcome, note, error`
 
 	runsSQL = `
-SELECT ` + runColumns + ` FROM job_runs ORDER BY scheduled DESC LIMIT $1`
+SELECT ` + runColumns + ` FROM job_runs WHERE $2 = '' OR outcome = $2 ORDER BY scheduled DESC LIMIT $1`
 
-	// Not job = $2: the planner might read the runs of all jobs in order of time.
+	// Not job = $3: the planner might read the runs of all jobs in order of time.
 	runsOfJobSQL = `
-SELECT ` + runColumns + ` FROM job_runs WHERE job BETWEEN $2 AND $2 ORDER BY job DESC, scheduled DESC LIMIT $1`
+SELECT ` + runColumns + ` FROM job_runs WHERE job BETWEEN $3 AND $3 AND ($2 = '' OR outcome = $2) ORDER BY job DESC, scheduled DESC LIMIT $1`
 
 	pruneRunsSQL = `
 DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
@@ -78,7 +78,7 @@ func (s *Store) LastRun(ctx context.Context, job string) (jobs.Run, bool, error)
 
 // Runs implements [jobs.Store].
 func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
-	query, args := runsSQL, []any{f.Max}
+	query, args := runsSQL, []any{f.Max, string(f.Outcome)}
 	if f.Job != "" {
 		query, args = runsOfJobSQL, append(args, f.Job)
 	}

@@ -25,9 +25,10 @@ UPDATE job_runs SET ended_at = ?3, outcome = ?4, note = ?5, error = ?6 WHERE job
 
 	runColumns = `job, scheduled, replica, started_at, ended_at, outcome, note, error`
 
-	runsSQL = `SELECT ` + runColumns + ` FROM job_runs ORDER BY scheduled DESC LIMIT ?`
+	runsSQL = `SELECT ` + runColumns + ` FROM job_runs WHERE ?2 = '' OR outcome = ?2 ORDER BY scheduled DESC LIMIT ?1`
 
-	runsOfJobSQL = `SELECT ` + runColumns + ` FROM job_runs WHERE job = ?2 ORDER BY scheduled DESC LIMIT ?1`
+	runsOfJobSQL = `
+SELECT ` + runColumns + ` FROM job_runs WHERE job = ?3 AND (?2 = '' OR outcome = ?2) ORDER BY scheduled DESC LIMIT ?1`
 
 	pruneRunsSQL = `
 DELETE FROM job_runs WHERE (job, scheduled) IN (
@@ -71,7 +72,7 @@ func (s *Store) LastRun(ctx context.Context, job string) (jobs.Run, bool, error)
 
 // Runs implements [jobs.Store].
 func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
-	query, args := runsSQL, []any{f.Max}
+	query, args := runsSQL, []any{f.Max, string(f.Outcome)}
 	if f.Job != "" {
 		query, args = runsOfJobSQL, append(args, f.Job)
 	}

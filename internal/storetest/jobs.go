@@ -18,6 +18,7 @@ var jobTests = []test{
 	{"a run past its lease is lost and cannot end", runIsLost},
 	{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
 	{"history by job, and the last run", runHistory},
+	{"history by outcome", runsByOutcome},
 	{"old runs are removed, the oldest first, except running ones and the last of a job", pruneRuns},
 }
 
@@ -188,6 +189,34 @@ func runHistory(t *testing.T, s Store) {
 	last, found, err := s.LastRun(within(t), "j")
 	if err != nil || !found || last.Scheduled != 6 {
 		t.Errorf("last run: %+v, %t, %v", last, found, err)
+	}
+}
+
+func runsByOutcome(t *testing.T, s Store) {
+	for at := int64(1); at <= 9; at++ {
+		job := []string{"j", "k"}[at%2]
+		claim(t, s, job, at, longLease)
+		finish(t, s, jobs.Run{Job: job, Scheduled: at, Outcome: []jobs.Outcome{jobs.Done, jobs.Done, jobs.Failed}[at%3]})
+	}
+	claim(t, s, "j", 10, longLease)
+	claim(t, s, "j", 11, longLease) // is skipped
+	for _, c := range []struct {
+		f    jobs.Filter
+		want []int64
+	}{
+		{jobs.Filter{Outcome: jobs.Failed, Max: 9}, []int64{8, 5, 2}},
+		{jobs.Filter{Outcome: jobs.Failed, Max: 2}, []int64{8, 5}},
+		{jobs.Filter{Job: "j", Outcome: jobs.Failed, Max: 9}, []int64{8, 2}},
+		{jobs.Filter{Job: "k", Outcome: jobs.Done, Max: 2}, []int64{9, 7}},
+		{jobs.Filter{Outcome: jobs.Running, Max: 9}, []int64{10}},
+		{jobs.Filter{Outcome: jobs.Skipped, Max: 9}, []int64{11}},
+		{jobs.Filter{Outcome: jobs.Lost, Max: 9}, nil},
+	} {
+		var at []int64
+		for _, r := range runs(t, s, c.f) {
+			at = append(at, r.Scheduled)
+		}
+		equal(t, fmt.Sprintf("%+v", c.f), at, c.want)
 	}
 }
 
