@@ -19,6 +19,7 @@ const (
 const (
 	CodeUnknownAlert    = "unknown_alert"
 	CodeUnknownSilence  = "unknown_silence"
+	CodeUnknownRule     = "unknown_rule"
 	CodeUnknownChannel  = "unknown_channel"
 	CodeUnknownDelivery = "unknown_delivery"
 	CodeTooManySilences = "too_many_silences"
@@ -128,7 +129,8 @@ type AlertDelivery struct {
 }
 
 // SilenceRequest is the body of admin.alerts.silence. It selects alerts that are not sent for a while, by Rule, Policy, Key
-// and User, which are exact values or globs with *. At least one is needed; those that are left out match every alert.
+// and User, which are exact values or globs with *. At least one is needed; those that are left out match every alert. Rule
+// must fit a rule of the alerts file.
 type SilenceRequest struct {
 	Rule   string `json:"rule,omitempty"`
 	Policy string `json:"policy,omitempty"`

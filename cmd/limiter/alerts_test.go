@@ -300,7 +300,8 @@ func TestServiceAlerts(t *testing.T) {
 	s.limiter(t, "alerts dead").want(t, exitDone, "no dead letters\n", "")
 	s.limiter(t, "alerts replay --all --yes").want(t, exitDone, "replayed 0 dead letters\n", "")
 	s.limiter(t, "alerts replay x/y").want(t, exitError, "", "404 unknown_delivery")
-	silence := s.limiter(t, "alerts silence --user 7 --for 1h --reason test --by ann")
+	s.limiter(t, "alerts silence --rule denails --for 1h --reason test").want(t, exitError, "", `unknown rule "denails"; the rules are denials`)
+	silence := s.limiter(t, "alerts silence --rule denials --user 7 --for 1h --reason test --by ann")
 	silence.want(t, exitDone, "; end it with: limiter alerts unsilence ", "")
 	id := strings.Fields(silence.out.String())[1]
 	s.limiter(t, "alerts silences").want(t, exitDone, id, "")

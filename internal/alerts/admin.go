@@ -8,15 +8,19 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/glob"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // The errors of an [Admin] that its callers distinguish.
 var (
 	ErrUnknownAlert    = errors.New("unknown alert")
 	ErrUnknownSilence  = errors.New("unknown silence")
+	ErrUnknownRule     = errors.New("unknown rule") // with the existing names
 	ErrUnknownChannel  = errors.New("unknown channel")
 	ErrUnknownDelivery = errors.New("unknown delivery")
 	ErrTooManySilences = errors.New("too many silences")
@@ -75,8 +79,13 @@ func (admin *Admin) Show(ctx context.Context, id string) (a Alert, found bool, a
 	return a, found, all, err
 }
 
-// Silence adds a silence, which must have passed [Silence.Validate].
+// Silence adds a silence, which must have passed [Silence.Validate]. If it names a rule, the current rules must have one that
+// fits: otherwise it would silence nothing, as a misspelt one does.
 func (admin *Admin) Silence(ctx context.Context, s Silence, lasts time.Duration) (Silence, error) {
+	rules := admin.Rules().Rules
+	if s.Rule != "" && !slices.ContainsFunc(rules, func(r Rule) bool { return glob.Match(s.Rule, r.Name) }) {
+		return s, fmt.Errorf("%w %q; the rules are %s", ErrUnknownRule, s.Rule, yamlfile.FirstNames(rules, func(r Rule) string { return r.Name }))
+	}
 	// Silences are bounded because every alert is compared with all that are active.
 	active, err := admin.Store.Silences(ctx, false, limits.MaxSilences)
 	if err != nil {

@@ -257,6 +257,8 @@ func alertError(what string, err error) error {
 	case errors.Is(err, alerts.ErrUnknownSilence):
 		return unknown(limits.CodeUnknownSilence, "id",
 			"no active silence with id %q; "+limits.SubjectAlertsSilences+" (limiter alerts silences) lists them")
+	case errors.Is(err, alerts.ErrUnknownRule):
+		return &limits.Error{Status: 404, Code: limits.CodeUnknownRule, Field: "rule", Message: err.Error()}
 	case errors.Is(err, alerts.ErrUnknownDelivery):
 		return unknown(limits.CodeUnknownDelivery, "id",
 			"no dead letter with id %q; "+limits.SubjectAlertsDead+" (limiter alerts dead) lists them")

@@ -115,7 +115,7 @@ func (*deskSender) LastError(channel string) string {
 func alertDesk(t *testing.T, change ...func(*ServiceConfig)) (*alertStore, *nats.Conn, *deskSender) {
 	t.Helper()
 	store, sender := openAlertStore(t), new(deskSender)
-	rules := &alerts.Rules{Channels: []alerts.ChannelSpec{
+	rules := &alerts.Rules{Rules: []alerts.Rule{{Name: "denials"}, {Name: "logins"}}, Channels: []alerts.ChannelSpec{
 		{Name: "nats", Kind: alerts.ChannelNATS},
 		{Name: "pager", Kind: alerts.ChannelWebhook, Webhook: &alerts.WebhookSpec{URL: "https://u:secret@hooks.example:8443/secret?secret"}},
 		{Name: "chat", Kind: alerts.ChannelSlack, Slack: &alerts.SlackSpec{URL: "https://chat.example/services/secret"}},
@@ -275,6 +275,20 @@ func TestWireAlertHasEveryField(t *testing.T) {
 	if none := read(WireAlert(&alerts.Alert{})); none["channels"] == nil {
 		t.Error("an alert for nobody has no array of channels")
 	}
+}
+
+// TestSilenceOfNoRuleIsRefused: it would silence nothing, and nobody would know until the next alert.
+func TestSilenceOfNoRuleIsRefused(t *testing.T) {
+	t.Parallel()
+	_, nc, _ := alertDesk(t)
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsSilence, `{"rule":"denails","reason":"r","for":1}`,
+			badField("unknown_rule", "rule") + `"message":"unknown rule \"denails\"; the rules are denials, logins"`},
+		{limits.SubjectAlertsSilence, `{"rule":"denail*","user":"7","reason":"r","for":1}`, badField("unknown_rule", "rule")},
+		{limits.SubjectAlertsSilences, `{}`, `{"silences":[]}`},
+		{limits.SubjectAlertsSilence, `{"rule":"logins","reason":"r","for":1}`, `{"silence":{"id":"`},
+		{limits.SubjectAlertsSilence, `{"rule":"*in*","reason":"r","for":1}`, `{"silence":{"id":"`},
+	})
 }
 
 func TestSilences(t *testing.T) {

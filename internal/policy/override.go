@@ -10,6 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/glob"
 	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // Finder finds the override of a policy's limit for a key that is in force at now, in Unix milliseconds.
@@ -61,7 +62,7 @@ func (s *Set) CheckOverride(o *overrides.Override) error {
 	if p == nil {
 		return s.unknown(o.Policy)
 	}
-	err := fmt.Errorf("%w %q; policy %s has %s", ErrUnknownLimit, o.Name, p.name, firstNames(p.base.usual, func(l limit) string { return l.name }))
+	err := fmt.Errorf("%w %q; policy %s has %s", ErrUnknownLimit, o.Name, p.name, yamlfile.FirstNames(p.base.usual, func(l limit) string { return l.name }))
 	for limits := range p.variants {
 		for i := range limits {
 			if limits[i].name != o.Name {
@@ -81,7 +82,7 @@ func (s *Set) CheckOverride(o *overrides.Override) error {
 
 // unknown returns an ErrUnknownPolicy with the existing names.
 func (s *Set) unknown(name string) error {
-	return fmt.Errorf("%w %q; the policies are %s", ErrUnknownPolicy, name, firstNames(s.policies, func(p *policy) string { return p.name }))
+	return fmt.Errorf("%w %q; the policies are %s", ErrUnknownPolicy, name, yamlfile.FirstNames(s.policies, func(p *policy) string { return p.name }))
 }
 
 // checkOverride returns nil if a limit can have the subject as its key and is valid with the changes.
@@ -191,17 +192,3 @@ func (p *part) filterAgain(inKey string) (string, error) {
 }
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
-
-// firstNames lists the first names, separated by commas.
-func firstNames[T any](all []T, name func(T) string) string {
-	const most = 20
-	var names []string
-	for i := range min(len(all), most) {
-		names = append(names, name(all[i]))
-	}
-	text := strings.Join(names, ", ")
-	if more := len(all) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}

@@ -149,6 +149,20 @@ func Quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
+// FirstNames lists the first names, separated by commas.
+func FirstNames[T any](all []T, name func(T) string) string {
+	const most = 20
+	var names []string
+	for i := range min(len(all), most) {
+		names = append(names, name(all[i]))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(all) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 // DidYouMean suggests the known word that is most similar to word. It returns "" if none is similar.
 func DidYouMean(word string, known []string) string {
 	best, least := "", 1+len(word)/3
