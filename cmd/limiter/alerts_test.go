@@ -268,6 +268,16 @@ func TestPreviewSaysWhyItCannotRead(t *testing.T) {
 	i.want(t, exitError, "", "--nats-inbox-prefix (NATS_INBOX_PREFIX)")
 }
 
+// TestReportLine counts keys: the rows may all be of one user.
+func TestReportLine(t *testing.T) {
+	row := func(key string) limits.TopRow { return limits.TopRow{Key: key, User: "7", Denied: 1, Cost: 1} }
+	r := &limits.Report{Date: "2026-05-17", Used: []limits.TopRow{row("a"), row("b"), row("c")}, Denied: []limits.TopRow{row("a"), row("b")}}
+	const want = "12:00:00.000  report    2026-05-17: 3 heaviest keys, 2 most denied"
+	if got := eventLine(noon, limits.Event{Time: noon, Data: r}); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestAlertEventLines(t *testing.T) {
 	at := noon
 	for want, data := range map[string]any{

@@ -116,7 +116,7 @@ func eventLine(now time.Time, e limits.Event) string {
 		return fmt.Sprintf("%s  exceeded  %s  %s: %d denied, %s",
 			at, e.Subject, rate(d.Limit, d.Window, 0), d.Denied, retry)
 	case *limits.Report:
-		return fmt.Sprintf("%s  report    %s: %d heaviest users, %d most denied", at, d.Date, len(d.Used), len(d.Denied))
+		return fmt.Sprintf("%s  report    %s: %d heaviest keys, %d most denied", at, d.Date, len(d.Used), len(d.Denied))
 	case *limits.AlertRaised:
 		return fmt.Sprintf("%s  raised    %s  %s: %s (%s)", at, dash(e.Subject), d.Rule, d.Title, d.Alert)
 	case *limits.AlertResolved:

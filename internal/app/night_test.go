@@ -47,7 +47,7 @@ func TestReport(t *testing.T) {
 		}
 		// The second run is after a worker that died before it could store that it was done.
 		for range 2 {
-			if note, err := job.Run(t.Context()); err != nil || note != "2026-03-29: 3 heaviest users, 2 most denied" {
+			if note, err := job.Run(t.Context()); err != nil || note != "2026-03-29: 3 heaviest keys, 2 most denied" {
 				t.Fatalf("%q, %v", note, err)
 			}
 		}

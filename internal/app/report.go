@@ -16,7 +16,7 @@ type reportStore interface {
 	TopUsage(ctx context.Context, q usage.TopQuery) ([]usage.Top, error)
 }
 
-// reportJob publishes which users used most, and which were denied most, on the day before. It runs at 00:03: by then
+// reportJob publishes which keys used most, and which were denied most, on the day before. It runs at 00:03: by then
 // every worker has written its counts of that day, and with --usage-days 1 the job usage-prune has removed nothing of
 // it. The next night's report is about another day, so a failed run is repeated hourly on the same day; its event has
 // the same id.
@@ -30,7 +30,7 @@ func reportJob(s reportStore, now func() time.Time, publish func(context.Context
 			if len(r.Used)+len(r.Denied) == 0 {
 				return "nothing was decided on " + r.Date, nil
 			}
-			return fmt.Sprintf("%s: %d heaviest users, %d most denied", r.Date, len(r.Used), len(r.Denied)), publish(ctx, r)
+			return fmt.Sprintf("%s: %d heaviest keys, %d most denied", r.Date, len(r.Used), len(r.Denied)), publish(ctx, r)
 		}}
 }
 
