@@ -98,6 +98,10 @@ func checkOverride(o *overrides.Override, l *limit) error {
 		return nil
 	}
 	other := overridden(o, &l.Limit)
+	if other.Limit == 0 {
+		return &engine.FieldError{Field: "limit",
+			Message: "it is unlimited in the policy file, so an override of its window or burst needs a limit (--limit) as well"}
+	}
 	return other.Validate()
 }
 

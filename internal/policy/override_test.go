@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
@@ -144,6 +145,24 @@ func TestCheckOverrideLooksAtEveryTier(t *testing.T) {
 		err := s.CheckOverride(&override{ID: overrides.ID{Policy: "p", Name: name, Subject: "k"}, Burst: &burst})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("a burst of %s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// TestCheckOverrideOfUnlimited: it needs a limit, whatever else it changes.
+func TestCheckOverrideOfUnlimited(t *testing.T) {
+	t.Parallel()
+	s, burst := parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: unlimited, window: 1h, algorithm: token_bucket}]}]`), int64(4)
+	const want = "it is unlimited in the policy file, so an override of its window or burst needs a limit (--limit) as well"
+	for _, o := range []override{{Window: "1m"}, {Burst: &burst}, {Window: "1m", Burst: &burst}} {
+		o.ID = overrides.ID{Policy: "p", Name: "n", Subject: "k"}
+		var field *engine.FieldError
+		if err := s.CheckOverride(&o); !errors.As(err, &field) || field.Field != "limit" || field.Message != want {
+			t.Errorf("%+v: %v", o, err)
+		}
+		o.Limit = 6
+		if err := s.CheckOverride(&o); err != nil {
+			t.Errorf("%+v: %v", o, err)
 		}
 	}
 }
