@@ -138,6 +138,12 @@ func (c *Client) Status(ctx context.Context, key string) (*Status, error) {
 	return call[Status](ctx, c, SubjectStatus, StatusRequest{Key: key})
 }
 
+// StatusOf returns how the limits stand that policies set for a request, such as for a page that shows a user what is left.
+// Unlike a Check it counts no denial if nothing remains.
+func (c *Client) StatusOf(ctx context.Context, r StatusRequest) (*Status, error) {
+	return call[Status](ctx, c, SubjectStatus, r)
+}
+
 // List returns one page of counters. [Client.All] iterates over all pages.
 func (c *Client) List(ctx context.Context, r ListRequest) (*List, error) {
 	return call[List](ctx, c, SubjectList, r)

@@ -121,20 +121,25 @@ type SettleRequest struct {
 	Cost int64 `json:"cost"`
 }
 
-// StatusRequest is the body of status.
+// StatusRequest is the body of status. It asks for all counters of a key, or for the limits that policies set for a request
+// with these attributes, as in a [Request]: how they stand, without a charge, and without a denial if nothing remains.
 type StatusRequest struct {
-	Key string `json:"key"`
+	Key        string            `json:"key,omitempty"`
+	Policy     string            `json:"policy,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Tier       string            `json:"tier,omitempty"`
 }
 
-// Status lists the counters of a key that have something used. An unknown key has none.
+// Status lists the counters of a key that have something used; an unknown key has none. For the limits of policies it lists
+// one for each, also if nothing is used.
 type Status struct {
-	Key      string    `json:"key"`
+	Key      string    `json:"key,omitempty"`
 	Counters []Counter `json:"counters"`
 }
 
 // Counter is the state of one (key, name).
 type Counter struct {
-	// Key is set in a [List]. It is left out in a [Status], which has it itself.
+	// Key is set in a [List], and in the [Status] of policies. It is left out in that of a key.
 	Key       string `json:"key,omitempty"`
 	Name      string `json:"name"`
 	Policy    string `json:"policy,omitempty"`

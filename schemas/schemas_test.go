@@ -34,7 +34,7 @@ var definitions = map[string]struct {
 }{
 	"api/request.v1.json":                  {limits.Request{}, "Body of consume, check, record and refund", refineRequest},
 	"api/reply.v1.json":                    {limits.Reply{}, "Reply of consume, check, record and refund", nil},
-	"api/status-request.v1.json":           {limits.StatusRequest{}, "Body of status", nil},
+	"api/status-request.v1.json":           {limits.StatusRequest{}, "Body of status", refineStatusRequest},
 	"api/status.v1.json":                   {limits.Status{}, "Reply of status", nil},
 	"api/list-request.v1.json":             {limits.ListRequest{}, "Body of admin.list", refineList},
 	"api/list.v1.json":                     {limits.List{}, "Reply of admin.list", nil},
@@ -291,6 +291,17 @@ func refineRequest(s *jsonschema.Schema) {
 		{Title: "one limit", Required: spec.Required, Not: anyOf(append([]string{"limits"}, policy...))},
 		{Title: "several limits", Required: []string{"limits"}, Not: anyOf(append(slices.Clone(inline), policy...))},
 		{Title: "a policy", AnyOf: required("policy", "attributes"), Not: anyOf(append([]string{"limits"}, inline...))},
+	}
+}
+
+// refineStatusRequest adds the two forms of a question for status.
+func refineStatusRequest(s *jsonschema.Schema) {
+	attributes, _ := s.Properties.Get("attributes")
+	most := uint64(32)
+	attributes.MaxProperties = &most
+	s.OneOf = []*jsonschema.Schema{
+		{Title: "a key", Required: []string{"key"}, Not: anyOf([]string{"policy", "attributes", "tier"})},
+		{Title: "a policy", AnyOf: required("policy", "attributes"), Not: anyOf([]string{"key"})},
 	}
 }
 

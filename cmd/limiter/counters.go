@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -9,32 +10,52 @@ import (
 	"github.com/seed503877ad/limits"
 )
 
-// showCmd shows the counters of one key.
+// showCmd shows the counters of one key, or the limits of policies.
 type showCmd struct {
 	clientFlags
-	Key string `arg:"" help:"The key, such as api:user:123."`
+	policyFlags
+	Key string `arg:"" optional:"" help:"The key, such as api:user:123."`
 }
 
 func (*showCmd) Help() string {
 	return `Examples:
 
   limiter show api:user:123
-  limiter show api:user:123 --json`
+  limiter show api:user:123 --json
+  limiter show --policy generations -a user=7 --tier PRO   # how the limits of a policy stand`
+}
+
+func (c *showCmd) Validate() error {
+	switch {
+	case c.Key != "" && c.given():
+		return errors.New("KEY shows all counters of a key, and --policy, --tier and -a the limits of a request; give one of them")
+	case c.Key == "" && !c.given():
+		return errors.New("KEY is required, or --policy or -a")
+	case c.Key == "" && c.Policy == "" && len(c.Attributes) == 0:
+		return errors.New("--tier requires --policy or -a")
+	}
+	return c.clientFlags.Validate()
 }
 
 func (c *showCmd) Run(s *session) error {
 	var status limits.Status
-	if err := c.ask(s, limits.SubjectStatus, limits.StatusRequest{Key: c.Key}, &status); err != nil || c.JSON {
+	r := limits.StatusRequest{Key: c.Key, Policy: c.Policy, Attributes: c.Attributes, Tier: c.Tier}
+	if err := c.ask(s, limits.SubjectStatus, r, &status); err != nil || c.JSON {
 		return err
 	}
-	if len(status.Counters) == 0 {
+	switch {
+	case len(status.Counters) == 0 && c.Key == "":
+		fmt.Fprintln(s.out, "no limit applies")
+		return nil
+	case len(status.Counters) == 0:
 		fmt.Fprintf(s.out, "%s: nothing used\n", c.Key)
 		return nil
+	case c.Key != "":
+		fmt.Fprintln(s.out, c.Key)
 	}
-	fmt.Fprintln(s.out, c.Key)
-	t := newTable(s.out, counterHeader(false)...)
+	t := newTable(s.out, counterHeader(c.Key == "")...)
 	for i := range status.Counters {
-		t.row(counterRow(s.now(), &status.Counters[i], false)...)
+		t.row(counterRow(s.now(), &status.Counters[i], c.Key == "")...)
 	}
 	t.flush()
 	return nil

@@ -201,7 +201,7 @@ func TestWrongUsage(t *testing.T) {
 		{"keys create --user 7 -a plan=a -a plan=b", "--attribute: plan is given twice"},
 		{"consume k --limit 5 --window 1m --id=", "--id: is empty; omit it or give a value"},
 		{"keys create --user=", "--user: is empty\n"},
-		{"show", "<key>"},
+		{"show", "KEY is required, or --policy or -a"},
 		{"show a b", "unexpected argument b"},
 		{"list --max 1001", "--max: 1001 is not between 1 and 1000"},
 		{"list --max 0", "--max: 0 is not between 1 and 1000"},

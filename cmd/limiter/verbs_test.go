@@ -167,6 +167,30 @@ daily  50/day      3     47         2026-03-02 01:00:00 in 13h  fixed_window  pl
 	limiter(t, "show", "k", "--nats-url", url).want(t, exitDone, "k: nothing used\n", "")
 }
 
+func TestShowLimitsOfPolicies(t *testing.T) {
+	asked := ""
+	url := respond(t, limits.SubjectStatus, func(request string) *nats.Msg {
+		asked = request
+		if strings.Contains(request, "tier") {
+			return text(`{"counters":[]}`)("")
+		}
+		return text(`{"counters":[{"key":"chat:7","name":"daily","policy":"chat","algorithm":"fixed_window","limit":50,"window":"day","used":0,"remaining":50,"reset":1772362800000}]}`)("")
+	})
+	want := `KEY     NAME   LIMIT   USED  REMAINING  RESET  ALGORITHM     POLICY
+chat:7  daily  50/day  0     50         now    fixed_window  chat
+`
+	if d := cmp.Diff(want, limiter(t, "show", "--policy", "chat", "-a", "user=7", "--nats-url", url).out.String()); d != "" {
+		t.Error(d)
+	}
+	if want := `{"policy":"chat","attributes":{"user":"7"}}`; asked != want {
+		t.Errorf("asked %s, want %s", asked, want)
+	}
+	limiter(t, "show", "-a", "user=7", "--tier", "PRO", "--nats-url", url).want(t, exitDone, "no limit applies\n", "")
+	limiter(t, "show").want(t, exitUsage, "", "KEY is required, or --policy or -a")
+	limiter(t, "show", "--tier", "PRO").want(t, exitUsage, "", "--tier requires --policy or -a")
+	limiter(t, "show", "k", "--policy", "chat").want(t, exitUsage, "", "give one of them")
+}
+
 func pages(request string) *nats.Msg {
 	if strings.Contains(request, `"after":"2"`) {
 		return text(`{"counters":[{"key":"c","name":"1m","limit":1,"window":"1m","algorithm":"fixed_window"}]}`)("")

@@ -210,6 +210,12 @@ func TestStatusCountsAsNoDenial(t *testing.T) {
 				}
 			}
 		}
+		if _, err := s.client.SetOverride(t.Context(), limits.SetOverrideRequest{
+			OverrideID: limits.OverrideID{Policy: "generations", Name: "day", Subject: "generations:8"}, Limit: 70, Reason: "a test",
+		}); err != nil {
+			t.Fatal(err)
+		}
+		exampletest.Until(t, "the override", func() bool { return strings.Contains(s.use(t, "8", "FREE"), "day 0/70 70 left") })
 		if a := s.generate(t, "7", "FREE"); a.Code != http.StatusTooManyRequests {
 			t.Fatalf("60 used of 50: %d %s", a.Code, a.Body)
 		}

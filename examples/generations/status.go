@@ -61,10 +61,10 @@ func (g gauge) plusOne() gauge {
 func (s *server) status(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), limits.DefaultTimeout)
 	defer cancel()
-	generations, err := s.gauges(ctx, r, s.policy, "generations:"+user(r))
+	generations, err := s.gauges(ctx, r, s.policy)
 	var cents []gauge
 	if err == nil {
-		cents, err = s.gauges(ctx, r, "money", "cents:"+user(r))
+		cents, err = s.gauges(ctx, r, "money")
 	}
 	if err != nil {
 		refuse(w, err)
@@ -83,29 +83,15 @@ func refuse(w http.ResponseWriter, err error) {
 	answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the limits cannot be told for now"})
 }
 
-// nobody is a user who never generates anything, because no header value begins with a space.
-const nobody = " nobody"
-
-// gauges returns the limits of a policy for the current tier, with what the user has used of them. The counters alone do not
-// suffice, because they have the limits of the tier of their last charge. A check for the user would count as a denial if
-// nothing remains, so that a page that refreshes would raise alerts. So it checks for nobody, which is never denied. That leaves
-// out overrides for the user.
-func (s *server) gauges(ctx context.Context, r *http.Request, policy, key string) (all []gauge, err error) {
-	status, err := s.client.Status(ctx, key)
+// gauges returns the limits of a policy for the user, in the current tier and with overrides, with what is used of them. It counts
+// no denial when nothing remains, as a check would, so that a page that refreshes raises no alerts.
+func (s *server) gauges(ctx context.Context, r *http.Request, policy string) (all []gauge, err error) {
+	status, err := s.client.StatusOf(ctx, limits.StatusRequest{Policy: policy, Attributes: map[string]string{"user": user(r)}, Tier: tier(r)})
 	if err != nil {
 		return nil, err
 	}
-	reply, err := s.client.Check(ctx, limits.Request{Policy: policy, Attributes: map[string]string{"user": nobody}, Tier: tier(r)})
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range reply.Limits {
-		for _, c := range status.Counters {
-			if c.Policy == policy && c.Name == l.Name {
-				l.Remaining, l.Reset = l.Limit-c.Used, c.Reset
-			}
-		}
-		all = append(all, gaugeOf(l.Name, l.Limit, l.Remaining, l.Reset))
+	for _, c := range status.Counters {
+		all = append(all, gaugeOf(c.Name, c.Limit, c.Limit-c.Used, c.Reset))
 	}
 	return all, nil
 }

@@ -13,18 +13,47 @@ import (
 // their answers are encoded from the wire types by reflection.
 
 func (s *Service) status(ctx context.Context, data []byte) (any, error) {
-	var key string
-	if err := readFields(data, text("key", &key, 1, limits.MaxKeyBytes)); err != nil {
-		return nil, err
-	}
-	if key == "" {
-		return nil, badInput("key", "key", "key is missing")
-	}
-	counters, err := s.cfg.Engine.Status(ctx, key)
+	key, request, err := s.decodeStatus(data)
 	if err != nil {
 		return nil, err
 	}
-	return limits.Status{Key: key, Counters: wireCounters(counters, false)}, nil
+	var counters []engine.Counter
+	if key == "" {
+		counters, err = s.cfg.Engine.StatusOf(ctx, request.Limits)
+	} else {
+		counters, err = s.cfg.Engine.Status(ctx, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return limits.Status{Key: key, Counters: wireCounters(counters, key == "")}, nil
+}
+
+// decodeStatus returns the key, or else the check of the policies.
+func (s *Service) decodeStatus(data []byte) (key string, request engine.Request, err error) {
+	p := s.decoder.acquireParser()
+	defer s.decoder.parsers.Put(p)
+	err = p.document(data, func(name []byte) (err error) {
+		switch string(name) {
+		case "key":
+			key, err = p.text("key", limits.MaxKeyBytes)
+		case "policy", "attributes", "tier":
+			err = p.topMember(name)
+		default:
+			err = p.unknown(name, "key, policy, attributes, tier")
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+	case key == "" && p.given == 0:
+		err = badInput("key", "key", "key is missing; give key, or policy or attributes")
+	case key != "" && p.given != 0:
+		err = mixedForms("key", "key asks for all counters of a key, and policy and attributes for the limits of a request; give one of them")
+	case key == "":
+		err = p.buildRequest(engine.Check, &request)
+	}
+	return key, request, err
 }
 
 func (s *Service) list(ctx context.Context, data []byte) (any, error) {

@@ -65,6 +65,10 @@ func (f *fakeEngine) Status(ctx context.Context, _ string) ([]engine.Counter, er
 	return f.counters, f.wait(ctx)
 }
 
+func (f *fakeEngine) StatusOf(ctx context.Context, _ []engine.Limit) ([]engine.Counter, error) {
+	return f.counters, f.wait(ctx)
+}
+
 func (f *fakeEngine) List(ctx context.Context, _ string, after engine.CounterID, max int) ([]engine.Counter, bool, error) {
 	f.mu.Lock()
 	f.after, f.max = after, max

@@ -23,6 +23,7 @@ import (
 type Decider interface {
 	Submit(r *engine.Request) error
 	Status(ctx context.Context, key string) ([]engine.Counter, error)
+	StatusOf(ctx context.Context, ls []engine.Limit) ([]engine.Counter, error)
 	List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.Counter, bool, error)
 	Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error)
 	Settle(ctx context.Context, id string, cost int64) (engine.Decision, error)

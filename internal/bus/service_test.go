@@ -118,9 +118,11 @@ func TestStatusListReset(t *testing.T) {
 	}
 	for _, c := range []struct{ subject, body, want string }{
 		{limits.SubjectStatus, `{"key":"a"}`, `{"key":"a","counters":[{` + counter + `]}`},
-		{limits.SubjectStatus, `{}`, bad("invalid_key", "key", "key is missing")},
+		{limits.SubjectStatus, `{}`, bad("invalid_key", "key", "key is missing; give key, or policy or attributes")},
+		{limits.SubjectStatus, `{"key":"a","policy":"p"}`, bad("mixed_forms", "key", "key asks for all counters of a key, and policy and attributes for the limits of a request; give one of them")},
+		{limits.SubjectStatus, `{"policy":"p","cost":1}`, bad("unknown_field", "cost", `unknown field "cost"; want key, policy, attributes, tier`)},
 		{limits.SubjectStatus, `{"key":""}`, bad("invalid_key", "key", "key is empty; want 1 to 256 bytes")},
-		{limits.SubjectStatus, `{"keys":"a"}`, bad("unknown_field", "keys", `unknown field "keys"; want key`)},
+		{limits.SubjectStatus, `{"keys":"a"}`, bad("unknown_field", "keys", `unknown field "keys"; want key, policy, attributes, tier`)},
 		{limits.SubjectList, `{}`, `{"counters":[{"key":"a",` + counter + `],"next":"a\n1m"}`},
 		{limits.SubjectList, ``, `{"counters":[{"key":"a",` + counter + `],"next":"a\n1m"}`},
 		{limits.SubjectList, `{"max":0}`, bad("invalid_max", "max", "max 0 is out of range; want 1 to 1000")},

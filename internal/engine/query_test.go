@@ -1,0 +1,48 @@
+package engine_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+)
+
+// TestStatusOfLimitsIsWhatACheckFinds, also under another definition than the stored one, but it counts no denial.
+func TestStatusOfLimitsIsWhatACheckFinds(t *testing.T) {
+	t.Parallel()
+	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
+		synctest.Test(t, func(t *testing.T) {
+			store := openTap(t)
+			e := start(t, engine.Config{Store: store})
+			used := per(t, "k", 10, "1m")
+			used.Algorithm, used.Name, used.Threshold = a, "n", -1
+			less, longer, unused := used, used, used
+			less.Limit, longer.Window, unused.Name = 5, window(t, "1d"), "other"
+			ask(t, e, engine.Request{Limits: []engine.Limit{used}, Cost: 10})
+			time.Sleep(7 * time.Second)
+			limits := []engine.Limit{used, unused, less, longer}
+			for range 3 {
+				got, err := e.StatusOf(t.Context(), limits)
+				if err != nil || len(got) != len(limits) {
+					t.Fatalf("%s: %+v, %v", a, got, err)
+				}
+				for i, c := range got {
+					r := ask(t, e, engine.Request{Verb: engine.Check, Limits: limits[i : i+1], Cost: engine.MaxAmount}).Results[0]
+					if c.Used != r.Used || c.Remaining != r.Remaining || c.ResetAt != r.ResetAt || c.CounterID != limits[i].CounterID || c.Spec.Limit != limits[i].Limit {
+						t.Errorf("%s, limit %d: %+v, and a check says %+v", a, i, c, r)
+					}
+				}
+			}
+			told := toldOf(t, store)
+			for range 5 {
+				_, _ = e.StatusOf(t.Context(), limits)
+			}
+			time.Sleep(20 * time.Second)
+			ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{unused}})
+			if more := toldOf(t, store); told+more != 12 {
+				t.Errorf("%s: events tell of %d and %d denials; there were 12 checks", a, told, more)
+			}
+		})
+	}
+}
