@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/natscreds"
 	"github.com/seed503877ad/limits/internal/redact"
 	"github.com/seed503877ad/limits/internal/settings"
 )
@@ -34,7 +35,7 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}
 	if f.NATSCreds != "" {
-		options = append(options, nats.UserCredentials(f.NATSCreds))
+		options = append(options, natscreds.Option(f.NATSCreds))
 	}
 	if f.NATSTLSCA != "" {
 		options = append(options, nats.RootCAs(f.NATSTLSCA))

@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,4 +58,24 @@ func TestClientReconnectsAfterAuthorizationErrors(t *testing.T) {
 	s.Shutdown()
 	serveNATS(t, port, "p")
 	wait("back", back)
+}
+
+// TestVerbsTakeAnNkeySeed, and say which file has none.
+func TestVerbsTakeAnNkeySeed(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATSConfig(t, "authorization { users: [{nkey: UBIS2AP52WFSN5HB7TATAQKFTFBO4JSR5HTPGTMCNU27GE2QM4ENBGPA}] }")
+	file := filepath.Join(t.TempDir(), "seed")
+	for text, want := range map[string]string{"SUAARTO75FCMY73KHRPQUGIJBX3CKJKPOIO3XELZG3VSYC3HEOWQZI4UCQ\n": "", "s3cret": file + ": nkeys: no nkey seed"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := natsFlags{settings.NATS{NATSURL: s.ClientURL(), NATSCreds: file}}
+		nc, err := f.connect(&session{ctx: t.Context()}, "test")
+		if err == nil {
+			nc.Close()
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("with %q: %v", text, err)
+		}
+	}
 }

@@ -26,7 +26,7 @@ type Options struct {
 	NATSURL string
 	// NATSListen (NATS_LISTEN) is where the embedded server listens; port 0 picks a free one.
 	NATSListen string
-	// NATSCreds (NATS_CREDS) is a credentials file for NATSURL.
+	// NATSCreds (NATS_CREDS) is a credentials file for NATSURL, or a file with only an nkey seed.
 	NATSCreds string
 	// NATSTLSCA, NATSTLSCert, NATSTLSKey (NATS_TLS_CA, …) are PEM files for NATSURL.
 	NATSTLSCA, NATSTLSCert, NATSTLSKey string

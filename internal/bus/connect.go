@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/natscreds"
 	"github.com/seed503877ad/limits/internal/redact"
 )
 
@@ -18,7 +19,7 @@ import (
 type ConnectConfig struct {
 	// URL is one or more server URLs, separated by commas; required.
 	URL string
-	// Creds is a credentials file; none when empty.
+	// Creds is a credentials file, or a file with only an nkey seed; none when empty.
 	Creds string
 	// TLSCA is a PEM file of authorities to trust; TLSCert and TLSKey are PEM files of this
 	// client's certificate. Each may be empty.
@@ -62,6 +63,7 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 	for attempt := 1; ; attempt++ {
 		nc, err := nats.Connect(cfg.URL, opts...)
 		if err == nil {
+			dial.client.Store(nc)
 			return nc, nil
 		}
 		text := redact.Error(dial.explain(err))
@@ -93,7 +95,11 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 		opts = append(opts, nats.CustomInboxPrefix(c.InboxPrefix))
 	}
 	if c.Creds != "" {
-		opts = append(opts, nats.UserCredentials(c.Creds))
+		dial.creds = natscreds.Option(c.Creds)
+		if err := dial.creds(new(nats.Options)); err != nil {
+			return nil, err
+		}
+		opts = append(opts, dial.creds)
 	}
 	var secure []nats.Option
 	if c.TLSCA != "" {

@@ -33,6 +33,11 @@ type dialer struct {
 	handlers   natsconn.Handlers
 	maxPayload atomic.Pointer[atomic.Int64]
 
+	// creds is the option for the credentials file; nil without one. client is the connection to
+	// which it is applied again, nil until that was made.
+	creds  nats.Option
+	client atomic.Pointer[nats.Conn]
+
 	// last is the connection that was made last; nil while another one is being made.
 	last atomic.Pointer[natsconn.Conn]
 
@@ -95,6 +100,11 @@ func (d *dialer) fits(size int) bool {
 // Dial implements [nats.CustomDialer].
 func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 	d.last.Store(nil)
+	if nc := d.client.Load(); nc != nil && d.creds != nil {
+		// The file may have another nkey now, which nats.go would not look for. It holds the lock of
+		// its connection here. An error comes again when it signs.
+		_ = d.creds(&nc.Opts)
+	}
 	end := time.Now().Add(dialTimeout)
 	all := resolve(address, end)
 	for i, a := range all {
