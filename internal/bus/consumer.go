@@ -204,7 +204,8 @@ func (c *Consumer) pass(ctx context.Context) error {
 	// The count alone bounds the memory of a pull. With a bound in bytes the server says that the
 	// pull is done as soon as it has chosen the last message. A consumer with replicas sends that
 	// message later, and nats.go would no longer wait for it.
-	pull, err := c.consumer.Fetch(c.cfg.Batch, jetstream.FetchMaxWait(pullWait))
+	batch, wait := pullLimits(&c.consumer.CachedInfo().Config, c.cfg.Batch, pullWait)
+	pull, err := c.consumer.Fetch(batch, jetstream.FetchMaxWait(wait))
 	if err != nil {
 		c.consumer = nil
 		return fmt.Errorf("pull events: %w", err)

@@ -41,7 +41,7 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	c, err := js.Consumer(ctx, limits.EventStream, consumerName)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		c, err = js.CreateConsumer(ctx, limits.EventStream, consumerConfig())
+		c, err = withinMaxAckPending(ctx, js.CreateConsumer, consumerConfig())
 		return c, wrapConsumer("create", err)
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
 		return nil, wrongConsumer("is a push consumer instead of a pull consumer")
@@ -55,8 +55,37 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	if !repairConsumer(&cfg) {
 		return c, nil
 	}
-	c, err = js.UpdateConsumer(ctx, limits.EventStream, cfg)
+	c, err = withinMaxAckPending(ctx, js.UpdateConsumer, cfg)
 	return c, wrapConsumer("update", err)
+}
+
+// errMaxAckPending is the server's code for a consumer with a larger max_ack_pending than it, the
+// account or the stream allows.
+const errMaxAckPending jetstream.ErrorCode = 10121
+
+// withinMaxAckPending creates or updates the consumer, and if the server allows less max_ack_pending,
+// lets it choose: it then takes 1000 or what it allows.
+func withinMaxAckPending(ctx context.Context, do func(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error),
+	cfg jetstream.ConsumerConfig,
+) (jetstream.Consumer, error) {
+	c, err := do(ctx, limits.EventStream, cfg)
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errMaxAckPending {
+		cfg.MaxAckPending = 0
+		return do(ctx, limits.EventStream, cfg)
+	}
+	return c, err
+}
+
+// pullLimits lowers the messages and the wait of a pull to what the consumer allows. The server puts
+// its own limit into the consumer when it is created.
+func pullLimits(cfg *jetstream.ConsumerConfig, batch int, wait time.Duration) (int, time.Duration) {
+	if most := cfg.MaxRequestBatch; most > 0 {
+		batch = min(batch, most)
+	}
+	if most := cfg.MaxRequestExpires; most > 0 {
+		wait = min(wait, most)
+	}
+	return batch, wait
 }
 
 // repairConsumer changes what would lose events, and reports whether it changed anything.

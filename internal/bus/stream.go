@@ -79,6 +79,9 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 // createStream creates the stream. If another worker creates it at the same moment, the server may
 // refuse this one in more than one way (the name is taken, the space is reserved twice). So a
 // refusal counts only if there still is no stream a little later.
+//
+// A server may allow no such window for duplicates. Then the stream gets what it allows, up to 2
+// minutes: a repeat that comes later has the same id.
 func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
 	for try := 1; ; try++ {
 		s, err := js.CreateStream(ctx, want)
@@ -90,6 +93,9 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		}
 		if s, lookupErr := js.Stream(ctx, want.Name); lookupErr == nil {
 			return s, nil
+		}
+		if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errInvalidStream {
+			want.Duplicates = 0 // the server's choice
 		}
 		if try == 3 {
 			return nil, fmt.Errorf("create it: %w", explainNoRoom(err, want))
@@ -119,6 +125,10 @@ func explainNoAnswer(err error) error {
 	}
 	return err
 }
+
+// errInvalidStream is the server's code for a configuration that it does not allow, for whatever
+// reason.
+const errInvalidStream jetstream.ErrorCode = 10052
 
 // The server's codes for a stream that is larger than the room that an account, a cluster or a
 // server has left.
