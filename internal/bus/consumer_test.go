@@ -419,7 +419,7 @@ func TestOperatorsConsumerIsLeftAlone(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	js := stream(t, nc)
 	given := jetstream.ConsumerConfig{Durable: consumerName, AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute,
-		MaxAckPending: 7, MaxDeliver: 3, FilterSubject: limits.EventExceeded}
+		MaxAckPending: 7, MaxDeliver: 3, FilterSubject: limits.EventExceeded, HeadersOnly: true}
 	if _, err := js.CreateConsumer(t.Context(), limits.EventStream, given); err != nil {
 		t.Fatal(err)
 	}
@@ -429,7 +429,7 @@ func TestOperatorsConsumerIsLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := c.CachedInfo().Config
-		if got.AckWait != time.Minute || got.MaxAckPending != 7 || got.MaxDeliver != -1 ||
+		if got.AckWait != time.Minute || got.MaxAckPending != 7 || got.MaxDeliver != -1 || got.HeadersOnly ||
 			!slices.Equal(got.FilterSubjects, []string{"limits.exceeded", "limits.warning"}) {
 			t.Errorf("%+v", got)
 		}

@@ -93,6 +93,9 @@ func repairConsumer(cfg *jetstream.ConsumerConfig) (changed bool) {
 	if cfg.MaxDeliver > 0 {
 		cfg.MaxDeliver, changed = -1, true
 	}
+	if cfg.HeadersOnly { // each event would be dead-lettered, for want of its data
+		cfg.HeadersOnly, changed = false, true
+	}
 	filters := filtersOf(cfg)
 	if len(filters) == 0 { // all subjects
 		return changed
