@@ -183,8 +183,8 @@ func (c *Client) Reset(ctx context.Context, r ResetRequest) (*ResetReply, error)
 }
 
 // Do sends a request body to a subject of the service and returns the answer's JSON as it came. It works for every
-// subject but [SubjectUsage], which is never answered. If the answer is an error, Do returns its body and the [*Error].
-// The other methods are built on Do.
+// subject but [SubjectUsage], which is never answered. If the answer is an error, Do returns its body and the [*Error],
+// and if it is not a limiter's, its body and an error that says so. The other methods are built on Do.
 func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, error) {
 	if subject == SubjectUsage {
 		return nil, &Error{Status: 400, Code: "invalid_subject", Field: "subject",
@@ -210,7 +210,7 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 		return nil, &Error{Code: CodeTooLarge, Status: 413, Message: fmt.Sprintf(
 			"%s: the answer of %d bytes is too large, at most %d are read; ask for fewer at a time with max", subject, len(msg.Data), maxReplyBytes)}
 	}
-	return msg.Data, nil
+	return msg.Data, checkAnswer(subject, msg.Data)
 }
 
 // withTimeout gives ctx the client's timeout if it has no deadline.
@@ -249,10 +249,6 @@ func (d *decisionBody) reply() *Reply {
 	}
 	d.Reply.Allowed = *d.Allowed
 	return &d.Reply
-}
-
-func missingField(subject, field string) error {
-	return fmt.Errorf("%s: read answer: field %q is missing, so it is not from a limiter", subject, field)
 }
 
 // call sends a request as JSON and reads the answer's JSON into a T.

@@ -60,7 +60,7 @@ func TestUnprintedKeyIsNamed(t *testing.T) {
 // Other people choose keys, users and more. Their texts must not control a terminal, or make a line or a column.
 func TestControlCharactersAreNotShown(t *testing.T) {
 	const evil, tame = `a\u001b[2J\nb\tc`, "a\uFFFD[2J\uFFFDb\uFFFDc"
-	reply := strings.ReplaceAll(`{"counters":[{"key":"@","name":"1m"}],"rows":[{"key":"@"}],"traffic":[{"key":"@"}],"alerts":[{"user":"@"}],`+
+	reply := strings.ReplaceAll(`{"since":1,"counters":[{"key":"@","name":"1m"}],"rows":[{"key":"@"}],"traffic":[{"key":"@"}],"alerts":[{"user":"@"}],`+
 		`"jobs":[{"name":"@"}],"runs":[{"job":"x","note":"@"}],"keys":[{"id":"@"}],"overrides":[{"reason":"@"}]}`, "@", evil)
 	url := respond(t, "limits.>", text(reply))
 	for _, args := range []string{"list", "top", "usage traffic", "alerts list", "jobs list", "jobs history", "keys list", "overrides list"} {

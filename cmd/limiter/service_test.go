@@ -239,6 +239,9 @@ func TestForeignAnswerIsAnError(t *testing.T) {
 		{limits.SubjectSettle, "settle job --cost 1", "allowed"},
 		{limits.SubjectReset, "reset k", "reset"},
 		{limits.SubjectKeysRevoke, "keys revoke 4fJq01Zx", "key"},
+		{limits.SubjectStatus, "show k", "counters"},
+		{limits.SubjectKeysList, "keys list", "keys"},
+		{limits.SubjectTop, "top", "rows"},
 	} {
 		for _, answer := range []string{"{}", "null", `{"other":1}`} {
 			url := respond(t, c.subject, func(string) *nats.Msg { return text(answer)("") })

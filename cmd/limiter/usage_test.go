@@ -50,11 +50,11 @@ api:user:7    chat    7     40      3        9     12
 
 func TestUsageReports(t *testing.T) {
 	for report, c := range map[string]struct{ reply, want string }{
-		"traffic": {`{"traffic":[{"key":"k","user":"u","requests":10,"errors":2}]}`,
+		"traffic": {`{"since":1,"traffic":[{"key":"k","user":"u","requests":10,"errors":2}]}`,
 			"KEY  USER  REQUESTS  ERRORS\nk    u     10        2\n"},
-		"slowest": {`{"slowest":[{"endpoint":"/a","method":"GET","requests":10,"mean":2.25,"p95":9,"max":40}]}`,
+		"slowest": {`{"since":1,"slowest":[{"endpoint":"/a","method":"GET","requests":10,"mean":2.25,"p95":9,"max":40}]}`,
 			"ENDPOINT  METHOD  REQUESTS  MEAN   P95  MAX\n/a        GET     10        2.2ms  9ms  40ms\n"},
-		"errors": {`{"errors":[{"endpoint":"/a","method":"GET","status":503,"requests":2}]}`,
+		"errors": {`{"since":1,"errors":[{"endpoint":"/a","method":"GET","status":503,"requests":2}]}`,
 			"ENDPOINT  METHOD  STATUS  REQUESTS\n/a        GET     503     2\n"},
 	} {
 		var asked string
@@ -66,7 +66,7 @@ func TestUsageReports(t *testing.T) {
 			t.Errorf("asked %s, want %s", asked, want)
 		}
 	}
-	url := respond(t, limits.SubjectUsageReport, text(`{}`))
+	url := respond(t, limits.SubjectUsageReport, text(`{"since":1}`))
 	limiter(t, "usage", "errors", "--nats-url", url).want(t, exitDone, "no errors in the last 24h\n", "")
 	limiter(t, "usage", "weather").want(t, exitUsage, "", "must be one of")
 }

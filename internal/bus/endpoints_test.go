@@ -1,17 +1,24 @@
 package bus
 
 import (
+	"encoding/json"
 	"io/fs"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
+	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/schemas"
 )
 
@@ -50,6 +57,48 @@ func TestErrorsNameServedSubjects(t *testing.T) {
 		alertError("x", alerts.ErrUnknownChannel), policyError(&policy.Question{Policy: "x"}, policy.ErrUnknownPolicy)} {
 		if subject := regexp.MustCompile(`[a-z.]*admin[a-z.]*`).FindString(err.Error()); !served[subject] {
 			t.Errorf("%v: nothing serves %q", err, subject)
+		}
+	}
+}
+
+// TestForeignAnswersAreToldFromThoseOfTheService, on every subject: the smallest answer that its schema allows is read, and what
+// a stream answers that has the subject too is not.
+func TestForeignAnswersAreToldFromThoseOfTheService(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	if _, err := testenv.JetStream(t, nc).CreateStream(t.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"limits.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	plain := dial(t, testenv.NATS(t).ClientURL())
+	ours, theirs := limits.NewClient(plain, limits.Timeout(patience)), limits.NewClient(nc, limits.Timeout(patience))
+	for _, e := range fullService().endpoints(true) {
+		if replySchema(e.subject) == "" {
+			continue
+		}
+		data, err := fs.ReadFile(schemas.FS, replySchema(e.subject))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var schema struct{ Required []string }
+		if err := json.Unmarshal(data, &schema); err != nil {
+			t.Fatal(err)
+		}
+		smallest := map[string]any{}
+		for _, field := range schema.Required {
+			smallest[field] = nil
+		}
+		answer, err := json.Marshal(smallest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plain.Subscribe(e.subject, func(m *nats.Msg) { _ = m.Respond(answer) }); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ours.Do(t.Context(), e.subject, []byte("{}")); err != nil || string(got) != string(answer) {
+			t.Errorf("%s: %s, %v, want %s", e.subject, got, err, answer)
+		}
+		if got, err := theirs.Do(t.Context(), e.subject, []byte("{}")); err == nil || !strings.Contains(err.Error(), `stream "AUDIT" has the subject too`) {
+			t.Errorf("%s: %s, %v", e.subject, got, err)
 		}
 	}
 }
