@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -46,12 +49,16 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	if f.InboxPrefix != "" {
 		options = append(options, nats.CustomInboxPrefix(f.InboxPrefix))
 	}
+	options = append(options, more...)
+	secure := f.NATSTLSCA != "" || f.NATSTLSCert != "" || strings.Contains(to, "tls://")
 	var nc *nats.Conn
 	var err error
 	connected := make(chan struct{})
 	go func() {
 		defer close(connected)
-		nc, err = nats.Connect(to, append(options, more...)...)
+		if nc, err = nats.Connect(to, options...); secure && unanswered(err) {
+			nc, err = nats.Connect(to, append(options, nats.TLSHandshakeFirst())...)
+		}
 	}()
 	select {
 	case <-connected:
@@ -60,12 +67,21 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	}
 	if err != nil {
 		hint := "is a limiter running? start one with: limiter"
-		if !errors.Is(err, nats.ErrNoServers) {
+		switch {
+		case !secure && unanswered(err):
+			hint = "the server did not answer; if it wants TLS first (handshake_first), write tls:// in NATS_URL (--nats-url)"
+		case !errors.Is(err, nats.ErrNoServers):
 			hint = "check NATS_URL (--nats-url) and the other --nats-* settings"
 		}
 		return nil, fmt.Errorf("connect to %s: %s; %s", redact.Servers(to), redact.Error(err), hint)
 	}
 	return nc, nil
+}
+
+// unanswered reports whether err is that of a connection on which the server did not answer. One that wants TLS first waits
+// for it, until it gives up.
+func unanswered(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // untilRefused returns a context that ends, with the error as its cause, when the server refuses the user something. The

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,6 +80,34 @@ func TestVerbsTakeAnNkeySeed(t *testing.T) {
 		}
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("with %q: %v", text, err)
+		}
+	}
+}
+
+// TestVerbsReachAServerThatWantsTLSFirst, if their settings have TLS; else they say what to do.
+func TestVerbsReachAServerThatWantsTLSFirst(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cert, private := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: web.Certificate().Raw}, private: {Type: "PRIVATE KEY", Bytes: key}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := testenv.NATSConfig(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, handshake_first: true, timeout: 0.1 }", cert, private))
+	for _, f := range []natsFlags{{settings.NATS{NATSURL: "nats://" + s.Addr().String()}}, {settings.NATS{NATSURL: "tls://" + s.Addr().String(), NATSTLSCA: cert}}} {
+		nc, err := f.connect(&session{ctx: t.Context()}, "test")
+		if err == nil {
+			nc.Close()
+		}
+		if (err == nil) != (f.NATSTLSCA != "") || err != nil && !strings.Contains(err.Error(), "if it wants TLS first (handshake_first), write tls://") {
+			t.Errorf("%s: %v", f.NATSURL, err)
 		}
 	}
 }

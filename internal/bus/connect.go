@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -109,6 +110,8 @@ func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 		secure = append(secure, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}
 	dial.listedHosts = urlHosts(c.URL)
+	dial.websocket = strings.Contains(c.URL, "ws://") || strings.Contains(c.URL, "wss://") // all are, or none
+	dial.secure = len(secure) > 0 || strings.Contains(c.URL, "tls://")
 	for _, option := range secure {
 		if err := option(&dial.tlsOptions); err != nil {
 			return nil, err

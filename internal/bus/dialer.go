@@ -41,13 +41,17 @@ type dialer struct {
 	// last is the connection that was made last; nil while another one is being made.
 	last atomic.Pointer[natsconn.Conn]
 
-	// tlsOptions has the options for TLS, and listedHosts the hosts of the configured URLs. host is
-	// the one of the last connection. lastNamedHost is the last host to which TLS was made that is
-	// a name and not an IP address. nats.go makes one connection after another, so these need no
-	// lock.
-	tlsOptions          nats.Options
-	listedHosts         []string
-	host, lastNamedHost string
+	// tlsOptions has the options for TLS, and listedHosts the hosts of the configured URLs. address
+	// and host are those of the last connection. lastNamedHost is the last host to which TLS was made
+	// that is a name and not an IP address. nats.go makes one connection after another, so these need
+	// no lock.
+	tlsOptions                   nats.Options
+	listedHosts                  []string
+	address, host, lastNamedHost string
+	// websocket says that the URLs are of websockets, secure that TLS is wanted, and tlsFirst has the
+	// addresses where TLS is made before the server has spoken.
+	websocket, secure bool
+	tlsFirst          map[string]bool
 }
 
 // dialerOf returns the dialer of a connection that [Connect] made; nil for any other.
@@ -99,6 +103,7 @@ func (d *dialer) fits(size int) bool {
 
 // Dial implements [nats.CustomDialer].
 func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
+	d.noteSilence()
 	d.last.Store(nil)
 	if nc := d.client.Load(); nc != nil && d.creds != nil {
 		// The file may have another nkey now, which nats.go would not look for. It holds the lock of
@@ -113,12 +118,54 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 			d.maxPayload.Store(new(atomic.Int64))
 			c := natsconn.New(quickconn.Wrap(conn), &d.handlers, writeTimeout)
 			d.last.Store(c)
+			d.address = address
 			d.host, _, _ = net.SplitHostPort(address)
-			return c, nil
+			return c, d.beginTLS(c)
 		}
 	}
 	d.dialErr.Store(&err)
 	return nil, err
+}
+
+// noteSilence notes that the last server to which a connection was made said nothing. If TLS is
+// wanted, it may be one that begins with TLS (handshake_first), and the next connection to it does.
+// Nothing is less safe for that: what a server says in plain text is only that it wants TLS.
+func (d *dialer) noteSilence() {
+	if d.silent() && d.secure {
+		if d.tlsFirst == nil {
+			d.tlsFirst = map[string]bool{}
+		}
+		d.tlsFirst[d.address] = true
+	}
+}
+
+// silent reports whether the last connection was made, and the server said nothing, though in the
+// NATS protocol it speaks first.
+func (d *dialer) silent() bool {
+	last := d.last.Load()
+	return last != nil && !last.ServerSpoke() && !d.websocket
+}
+
+// beginTLS makes TLS on a new connection, if it is one that begins with that. If the server does not
+// speak TLS, the next connection does not begin with it.
+func (d *dialer) beginTLS(c *natsconn.Conn) error {
+	if !d.tlsFirst[d.address] {
+		return nil
+	}
+	config, err := d.tlsConfig()
+	if err == nil {
+		err = c.StartTLS(config)
+	}
+	if err == nil {
+		d.noteTLSHost()
+		return nil
+	}
+	_ = c.Close()
+	d.last.Store(nil)
+	if _, spoke := errors.AsType[*tls.CertificateVerificationError](err); !spoke {
+		delete(d.tlsFirst, d.address)
+	}
+	return fmt.Errorf("%w: %w", nats.ErrTLS, err)
 }
 
 // learnMaxPayload finds out how much the server takes of an answer. A user or an account may have a
@@ -135,8 +182,11 @@ func (d *dialer) learnMaxPayload(nc *nats.Conn) {
 
 // SkipTLSHandshake is called by nats.go when it is about to begin TLS. The dialer makes TLS itself,
 // so that requests are taken above it. It can do so only after the server has spoken, which
-// excludes websockets.
+// excludes websockets, or has already done so.
 func (d *dialer) SkipTLSHandshake() bool {
+	if d.tlsFirst[d.address] {
+		return true
+	}
 	last := d.last.Load()
 	if !last.ServerSpoke() {
 		return false
@@ -191,8 +241,15 @@ func (d *dialer) serverName() string {
 	return d.host
 }
 
-// explain adds the reason of the last failed dial to an error of nats.go that has none.
+// explain adds the reason of the last failed dial to an error of nats.go that has none, and what a
+// silent server may want.
 func (d *dialer) explain(err error) error {
+	if d.silent() && !d.tlsFirst[d.address] {
+		if d.secure {
+			return fmt.Errorf("%w: the server said nothing; the next attempt begins with TLS", err)
+		}
+		return fmt.Errorf("%w: the server said nothing; if it wants TLS first (handshake_first), write tls:// in its URL", err)
+	}
 	if last := d.dialErr.Load(); last != nil && errors.Is(err, nats.ErrNoServers) {
 		return fmt.Errorf("%w: %w", err, *last)
 	}
