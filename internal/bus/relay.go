@@ -84,7 +84,9 @@ type Relay struct {
 	templates eventTemplates
 	wake      chan struct{}
 	// ready says that the stream was there since the last failure.
-	ready  bool
+	ready bool
+	// domain is the JetStream domain that has acknowledged events since then; nil before one has.
+	domain *string
 	outage *outage.Log
 	// setAsideUntil has the events that are refused because of what they are, and when each is
 	// tried again.
@@ -194,7 +196,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		if err := ensureStream(ctx, r.js, eventStream()); err != nil {
 			return 0, false, err
 		}
-		r.ready = true
+		r.ready, r.domain = true, nil
 	}
 	asked := r.cfg.Batch + len(r.setAsideUntil)
 	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
@@ -262,7 +264,11 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 		futures, ids = append(futures, f), append(ids, e.ID)
 	}
 	for i, f := range futures {
-		if err := awaitAck(ctx, f); err != nil {
+		ack, err := awaitAck(ctx, f)
+		if err == nil {
+			err = r.checkDomain(ack.Domain)
+		}
+		if err != nil {
 			fail("publish", ids[i], explainJetStream(err), sizeRemedy(err))
 			continue
 		}
@@ -316,20 +322,34 @@ func (r *Relay) dropStale(now time.Time) {
 }
 
 // awaitAck waits for an acknowledgement. One that has arrived counts even if ctx has ended.
-func awaitAck(ctx context.Context, f jetstream.PubAckFuture) error {
+func awaitAck(ctx context.Context, f jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 	select {
-	case <-f.Ok():
-		return nil
+	case ack := <-f.Ok():
+		return ack, nil
 	default:
 	}
 	select {
-	case <-f.Ok():
-		return nil
+	case ack := <-f.Ok():
+		return ack, nil
 	case err := <-f.Err():
-		return err
+		return nil, err
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// checkDomain returns an error if another domain acknowledges than before: then there are two streams
+// of the name, and alerters may read the other one. The event is published again, and each stream
+// knows its id.
+func (r *Relay) checkDomain(domain string) error {
+	if r.domain == nil {
+		r.domain = &domain
+	}
+	if *r.domain != domain {
+		return fmt.Errorf("JetStream domain %q has acknowledged it, and %q others before: each has a stream %s; let workers and alerters use one domain "+
+			"(docs/operations.md, One JetStream)", domain, *r.domain, limits.EventStream)
+	}
+	return nil
 }
 
 // firstError keeps one of many similar errors.
