@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -21,6 +22,10 @@ func TestServerLimitsAreKept(t *testing.T) {
 	k.wait(t, 150, 0)
 	if got := settled(t, js).Config; got.MaxAckPending != 500 || got.MaxRequestBatch != 100 {
 		t.Errorf("max_ack_pending %d, max_batch %d", got.MaxAckPending, got.MaxRequestBatch)
+	}
+	read := 0
+	if _, err := ReadHistory(t.Context(), HistoryConfig{Conn: nc, Since: time.UnixMilli(1), Max: 1000}, func(alerts.Event) bool { read++; return true }); err != nil || read != 150 {
+		t.Errorf("a preview reads %d events: %v", read, err)
 	}
 	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
 		t.Fatal(err)

@@ -104,7 +104,8 @@ func openHistory(ctx context.Context, js jetstream.JetStream, cfg *HistoryConfig
 	if info.NumPending == 0 {
 		return nil, 0, nil
 	}
-	messages, err = c.Messages(jetstream.PullMaxMessagesWithBytesLimit(256, max(pullBytes, 2*int(cfg.Conn.MaxPayload()))))
+	batch, _ := pullLimits(&info.Config, 256, 0)
+	messages, err = c.Messages(jetstream.PullMaxMessagesWithBytesLimit(batch, max(pullBytes, 2*int(cfg.Conn.MaxPayload()))))
 	return messages, info.NumPending, err
 }
 
