@@ -13,16 +13,16 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-// seeds are those of two users, and nkeys what their server knows of them. They are used nowhere else.
+// seeds are those of two users, and publicKeys what their server knows of them. They are used nowhere else.
 var (
-	seeds = []string{"SUAMJIKI3RFVAUIPENKG5TMXGYS6UICBUMDUDUHOFXTST54CYWJKNWI2AI", "SUAAIWGYX5MLPYRCXTGBJ5N3XXK23AA6QHSI2ET4DLA4DYSB7T2BWRENLA"}
-	nkeys = []string{"UAPPBNWRZZAVXV4VCRSHA3GKBQTKMD5EYIANKUL3B6BSJJWQ23QJ7B5M", "UATZWFLKVN65HLSEODKTTXKWWTUUAQTL42TGGMNRAANZYBBL2INLZ7LF"}
+	seeds      = []string{"SUAMJIKI3RFVAUIPENKG5TMXGYS6UICBUMDUDUHOFXTST54CYWJKNWI2AI", "SUAAIWGYX5MLPYRCXTGBJ5N3XXK23AA6QHSI2ET4DLA4DYSB7T2BWRENLA"}
+	publicKeys = []string{"UAPPBNWRZZAVXV4VCRSHA3GKBQTKMD5EYIANKUL3B6BSJJWQ23QJ7B5M", "UATZWFLKVN65HLSEODKTTXKWWTUUAQTL42TGGMNRAANZYBBL2INLZ7LF"}
 )
 
 // TestConnectWithNkeySeed: the file is replaced while the connection is up, and the next connection is the new user's.
 func TestConnectWithNkeySeed(t *testing.T) {
 	t.Parallel()
-	s := testenv.NATSConfig(t, fmt.Sprintf("authorization { users: [{nkey: %s}, {nkey: %s}] }", nkeys[0], nkeys[1]))
+	s := testenv.NATSConfig(t, fmt.Sprintf("authorization { users: [{nkey: %s}, {nkey: %s}] }", publicKeys[0], publicKeys[1]))
 	file := filepath.Join(t.TempDir(), "seed")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -46,14 +46,14 @@ func TestConnectWithNkeySeed(t *testing.T) {
 		}
 		return strings.Join(users, " ")
 	}
-	if got := user(); got != nkeys[0] {
-		t.Errorf("connected as %q, want %s", got, nkeys[0])
+	if got := user(); got != publicKeys[0] {
+		t.Errorf("connected as %q, want %s", got, publicKeys[0])
 	}
 	write("-----BEGIN USER NKEY SEED-----\n" + seeds[1] + "\n------END USER NKEY SEED------\n")
 	if err := nc.ForceReconnect(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the new nkey is used", func() bool { return user() == nkeys[1] })
+	waitFor(t, "the new nkey is used", func() bool { return user() == publicKeys[1] })
 }
 
 // TestFileThatHasNoSeedIsRefused at the start, instead of being sent.
