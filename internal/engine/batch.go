@@ -295,6 +295,10 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		return
 	}
 	r.decision, r.err = r.decide(b.states, b.now), nil
+	if r.look {
+		b.restoreSaved(r)
+		return
+	}
 	for i, slot := range r.slots {
 		c, result := &b.counters[slot], &r.decision.Results[i]
 		charged := r.charges(&r.decision, i)

@@ -230,6 +230,9 @@ func (e *Engine) answerFromMemory(r *Request) (Decision, bool) {
 	if len(r.Limits) == 0 && !r.hasReceipt() {
 		return Decision{Allowed: true, Results: []Result{}}, true
 	}
+	if r.look {
+		return Decision{}, false // memory would count it as a check
+	}
 	if d, ok := e.leases.serve(r, r.Received, e.clock.Load()); ok {
 		return d, true
 	}
@@ -301,6 +304,10 @@ func (e *Engine) Close(ctx context.Context) error {
 // finish hands out the answer of a request; nobody waits for one to the engine's own.
 func (e *Engine) finish(r *Request, took time.Duration) {
 	if r.Verb.internal() {
+		return
+	}
+	if r.look {
+		r.Done(r.decision, r.err)
 		return
 	}
 	e.observe(r, took)

@@ -22,7 +22,7 @@ func (e *Engine) answerWithoutStore(r *Request) {
 		r.err = r.Refusal
 		return
 	}
-	if r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
+	if r.look || r.Verb == Refund || r.Verb == Settle || r.Verb == Record && r.OnError != OnErrorLocal {
 		if isCircuitOpen(r.err) {
 			r.err = e.cause() // it says more than that the circuit is open
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 )
 
 // MaxKeyCounters is how many counters a key may have for [Engine.Status]: callers name them, so it may have any number.
@@ -23,43 +22,19 @@ func (e *Engine) Status(ctx context.Context, key string) ([]Counter, error) {
 	return describe(make([]Counter, 0, len(stored)), stored, now)
 }
 
-// StatusOf returns how each limit stands now, in their order, also where nothing is used: what a check of them would find. It
-// changes nothing, and counts no denial. The errors are those of Status.
+// StatusOf returns how each limit stands now, in their order, also where nothing is used: what a check of them finds. It
+// counts no denial. The errors are those of a request to the store.
 func (e *Engine) StatusOf(ctx context.Context, ls []Limit) ([]Counter, error) {
-	type counters struct {
-		stored []StoredCounter
-		now    int64
+	d, err := e.Do(ctx, &Request{Verb: Check, Limits: ls, Cost: 1, look: true})
+	if err != nil {
+		return nil, err
 	}
-	byKey, page := map[string]counters{}, make([]Counter, 0, len(ls))
-	for i := range ls {
-		l := &ls[i]
-		of, read := byKey[l.Key]
-		if !read {
-			var err error
-			if of.stored, of.now, err = e.cfg.Store.Counters(ctx, l.Key); err != nil {
-				return nil, unavailable("read counters", err)
-			}
-			if len(of.stored) > MaxKeyCounters {
-				return nil, ErrManyCounters
-			}
-			byKey[l.Key] = of
-		}
-		var s State
-		if at := slices.IndexFunc(of.stored, func(c StoredCounter) bool { return c.CounterID == l.CounterID }); at >= 0 {
-			var err error
-			if _, s, err = of.stored[at].decode(); err != nil {
-				return nil, err
-			}
-		}
-		page = append(page, s.describe(l, of.now))
+	page := make([]Counter, len(ls))
+	for i := range d.Results {
+		r := &d.Results[i]
+		page[i] = Counter{CounterID: ls[i].CounterID, Spec: ls[i].Spec(), Used: r.Used, Remaining: r.Remaining, ResetAt: r.ResetAt}
 	}
 	return page, nil
-}
-
-// describe brings the state to now under a limit, and describes it.
-func (s *State) describe(l *Limit, now int64) Counter {
-	s.advance(l, now)
-	return Counter{CounterID: l.CounterID, Spec: l.Spec(), Used: s.counting().used(), Remaining: s.remaining(l), ResetAt: s.resetAt(now)}
 }
 
 // List returns up to max counters after the given one that have something used, in order of key and
@@ -100,8 +75,9 @@ func describe(page []Counter, stored []StoredCounter, now int64) ([]Counter, err
 		if err != nil {
 			return nil, err
 		}
-		if c := s.describe(&l, now); c.Used > 0 {
-			page = append(page, c)
+		s.advance(&l, now)
+		if used := s.counting().used(); used > 0 {
+			page = append(page, Counter{CounterID: l.CounterID, Spec: l.Spec(), Used: used, Remaining: s.remaining(&l), ResetAt: s.resetAt(now)})
 		}
 	}
 	return page, nil

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +22,7 @@ func TestStatusOfLimitsIsWhatACheckFinds(t *testing.T) {
 			less.Limit, longer.Window, unused.Name = 5, window(t, "1d"), "other"
 			ask(t, e, engine.Request{Limits: []engine.Limit{used}, Cost: 10})
 			time.Sleep(7 * time.Second)
-			limits := []engine.Limit{used, unused, less, longer}
-			for range 3 {
+			for _, limits := range [][]engine.Limit{{used, unused}, {less}, {unused, longer}, {used}} {
 				got, err := e.StatusOf(t.Context(), limits)
 				if err != nil || len(got) != len(limits) {
 					t.Fatalf("%s: %+v, %v", a, got, err)
@@ -34,15 +34,30 @@ func TestStatusOfLimitsIsWhatACheckFinds(t *testing.T) {
 					}
 				}
 			}
+			ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{used}, Cost: 10}) // from now on memory denies it
 			told := toldOf(t, store)
 			for range 5 {
-				_, _ = e.StatusOf(t.Context(), limits)
+				_, _ = e.StatusOf(t.Context(), []engine.Limit{used, unused})
 			}
 			time.Sleep(20 * time.Second)
 			ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{unused}})
-			if more := toldOf(t, store); told+more != 12 {
-				t.Errorf("%s: events tell of %d and %d denials; there were 12 checks", a, told, more)
+			if more := toldOf(t, store); told+more != 7 {
+				t.Errorf("%s: events tell of %d and %d denials; there were 7 checks", a, told, more)
 			}
 		})
+	}
+}
+
+// TestStatusOfLimitsNeedsTheStore: what is answered without it would be a guess.
+func TestStatusOfLimitsNeedsTheStore(t *testing.T) {
+	t.Parallel()
+	store := openTap(t)
+	e := start(t, engine.Config{Store: store})
+	store.fail(func(bool) error { return errors.New("down") })
+	if got, err := e.StatusOf(t.Context(), []engine.Limit{per(t, "k", 5, "1h")}); got != nil || !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := e.StatusOf(t.Context(), nil); len(got) != 0 || err != nil {
+		t.Errorf("no limits: %+v, %v", got, err)
 	}
 }

@@ -121,6 +121,9 @@ type Request struct {
 	// Room for the usual request, which has one limit, so that it needs no further allocation.
 	slotBuf   [1]int
 	resultBuf [1]Result
+	// look is for a check of [Engine.StatusOf], which counts neither as a check nor, if nothing remains, as a denial, and which
+	// only the store answers.
+	look bool
 	// replayed says that the answer comes from a receipt of an earlier request. maybeCommitted says
 	// that an earlier attempt to write this request may have been committed, so a receipt that is
 	// found may be its own.
