@@ -97,7 +97,11 @@ func (m *middleware) verify(r *http.Request, request limits.Request, a *Answer) 
 // consumeAs decides a request as that of a key that was valid lately: a limiter that cannot read keys may still decide, and
 // knows which policies deny without its store.
 func (m *middleware) consumeAs(r *http.Request, request limits.Request, a *Answer) {
-	reply, err := m.ask(r, m.client.Consume, asKey(request, a.Key), m.Deadline)
+	request = asKey(request, a.Key)
+	if len(request.Attributes) > limits.MaxAttributes {
+		return // the limiter itself adds those of a key to as many
+	}
+	reply, err := m.ask(r, m.client.Consume, request, m.Deadline)
 	if err != nil {
 		a.Status = m.refusal(err)
 		return

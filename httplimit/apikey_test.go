@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"database/sql"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -158,11 +159,22 @@ func TestLimitsHoldWhileKeysCannotBeRead(t *testing.T) {
 	t.Parallel()
 	k := startKeyed(t)
 	known, unseen := k.key(t, "7"), k.key(t, "8")
+	attributes := map[string]string{}
+	for i := range limits.MaxKeyAttributes {
+		attributes[fmt.Sprint("key", i)] = "x"
+	}
+	large, err := k.client.CreateKey(t.Context(), limits.CreateKeyRequest{User: "9", Attributes: attributes})
+	if err != nil {
+		t.Fatal(err)
+	}
 	config, last := k.config(t), &limits.VerifyReply{}
 	config.OnError, config.OnDenied = func(*http.Request, error) {}, nil
+	for i := range limits.MaxAttributes - limits.MaxKeyAttributes {
+		config.Attributes[fmt.Sprint("request", i)] = httplimit.Text("x")
+	}
 	h := httplimit.Middleware(k.client, config)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { last, _ = httplimit.KeyFrom(r.Context()) }))
 	with := func(key *limits.CreateKeyReply) func(*http.Request) { return header("X-API-Key", key.APIKey) }
-	if got := statuses(1, h, with(known)); got != "200" {
+	if got := statuses(1, h, with(known)) + " " + statuses(1, h, with(large)); got != "200 200" {
 		t.Fatal(got)
 	}
 	store, err := sql.Open("sqlite", k.store)
@@ -181,8 +193,12 @@ func TestLimitsHoldWhileKeysCannotBeRead(t *testing.T) {
 	if got := statuses(3, h, with(known)) + " " + statuses(1, h, with(unseen)); got != "200 429 429 503" {
 		t.Errorf("statuses %s", got)
 	}
-	if last.User != "7" || last.Tier != "pro" || !last.Allowed() || last.Decision.Degraded || last.Decision.Limit != 2 {
-		t.Errorf("the handler sees %+v, decision %+v", last, last.Decision)
+	seen := last
+	if got := statuses(1, h, with(large)); got != "200" {
+		t.Errorf("a key and a request with more attributes together than one request may have: %s", got)
+	}
+	if seen.User != "7" || seen.Tier != "pro" || !seen.Allowed() || seen.Decision.Degraded || seen.Decision.Limit != 2 {
+		t.Errorf("the handler sees %+v, decision %+v", seen, seen.Decision)
 	}
 }
 

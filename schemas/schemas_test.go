@@ -297,7 +297,7 @@ func refineRequest(s *jsonschema.Schema) {
 // refineStatusRequest adds the two forms of a question for status.
 func refineStatusRequest(s *jsonschema.Schema) {
 	attributes, _ := s.Properties.Get("attributes")
-	most := uint64(32)
+	most := uint64(limits.MaxAttributes)
 	attributes.MaxProperties = &most
 	s.OneOf = []*jsonschema.Schema{
 		{Title: "a key", Required: []string{"key"}, Not: anyOf([]string{"policy", "attributes", "tier"})},

@@ -134,6 +134,7 @@ func (m *attributeMatcher) whyNot(attributes map[string]string) string {
 func (wide *attributeMatcher) covers(narrow *attributeMatcher) bool {
 	for i, p := range narrow.patterns {
 		_, network := parsePrefix(p)
+		network = network && narrow.ipPatterns != nil // of other attributes it is a text
 		switch {
 		case inNetwork(wide.networks, p):
 		case network && !slices.Contains(wide.patterns, "*"),

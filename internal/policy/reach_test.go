@@ -49,6 +49,7 @@ func TestUnreachablePoliciesAreReported(t *testing.T) {
 		"the address in its short form is another text": {[]string{`match: {ip: "2001:db8:0:*"}, ` + keyed("k"), `match: {ip: "2001:db8:0::1"}, ` + keyed("k")}, false},
 		"the address in its short form fits too":        {[]string{`match: {ip: "2001:db8:*"}, ` + keyed("k"), `match: {ip: "2001:db8:0::1"}, ` + keyed("k")}, true},
 		"a network in another":                          {[]string{`match: {ip: 10.0.0.0/8}, ` + keyed("{ip}"), `match: {ip: [10.1.0.0/16, "::ffff:10.2.0.1"]}, ` + keyed("{ip}")}, true},
+		"what is a network of ip alone":                 {[]string{`match: {net: 10.0.0.0/8}, ` + keyed("k"), `match: {net: 10.0.0.0/8}, ` + keyed("k")}, true},
 		"a wider network":                               {[]string{`match: {ip: 10.0.0.0/16}, ` + keyed("{ip}"), `match: {ip: 10.0.0.0/8}, ` + keyed("{ip}")}, false},
 		"the same network":                              {[]string{`match: {ip: 10.0.0.0/8}, ` + keyed("{ip}"), `match: {ip: [10.0.0.0/8]}, ` + keyed("{ip}")}, true},
 		"a network that is only a text":                 {[]string{`match: {ip: "10.0.0.0/*"}, ` + keyed("{ip}"), `match: {ip: 10.0.0.0/8}, ` + keyed("{ip}")}, false},
