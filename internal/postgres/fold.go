@@ -213,6 +213,10 @@ func (s *Store) Rest(ctx context.Context, resting bool) {
 	if s.resting.Swap(resting) == resting || resting {
 		return
 	}
+	if release, err := acquire(ctx, s.writeLock); err == nil {
+		s.unconfirmed = true
+		release()
+	}
 	_, _ = s.catchUpBounded(ctx) // the first transaction would fail in the same way, and report it
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -83,16 +85,29 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 	return err // others have folded so much that the row, if it was written, has been deleted
 }
 
+const standbySQL = `SELECT current_setting('synchronous_standby_names') <> ''`
+
+// learnStandby finds out on a new connection whether there has to be a synchronous standby: when a
+// commit is in doubt there may be no time left to ask.
+func (s *Store) learnStandby(ctx context.Context, conn *pgx.Conn) error {
+	var standby bool
+	if err := conn.QueryRow(ctx, standbySQL, pgx.QueryExecModeExec).Scan(&standby); err != nil {
+		return fmt.Errorf("read synchronous_standby_names: %w", err)
+	}
+	s.needsStandby.Store(standby)
+	return nil
+}
+
 // confirm returns nil if everything that was committed is also on the synchronous standby, if there
 // has to be one. A client that gives up a commit has the server stop waiting for the standby and
 // commit nevertheless. So it commits something more, after which the standby has all that came
 // before.
 func (s *Store) confirm(ctx context.Context) error {
 	var standby bool
-	if err := s.pool.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') <> ''`).Scan(&standby); err == nil {
-		s.needsStandby = standby
+	if err := s.pool.QueryRow(ctx, standbySQL).Scan(&standby); err == nil {
+		s.needsStandby.Store(standby)
 	}
-	if s.unconfirmed = s.needsStandby; !s.unconfirmed {
+	if s.unconfirmed = s.needsStandby.Load(); !s.unconfirmed {
 		return nil
 	}
 	if _, err := s.pool.Exec(ctx, `SELECT pg_logical_emit_message(true, 'limits', '')`); err != nil {

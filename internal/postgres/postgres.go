@@ -30,6 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -149,9 +150,11 @@ type Store struct {
 	// attempt; backoff is what it starts from the next time.
 	optimisticSkips, backoff int
 	inDoubt                  inDoubtCommit
-	// unconfirmed says that a synchronous standby may lack a transaction that was or may be committed;
-	// needsStandby that there has to be one, as far as is known.
-	unconfirmed, needsStandby bool
+	// unconfirmed says that a synchronous standby may lack a transaction that was or may be committed,
+	// by this process or, when it begins to decide, by another one. needsStandby says that there has
+	// to be one, as far as is known.
+	unconfirmed  bool
+	needsStandby atomic.Bool
 	// tx, rows and states are buffers of the running transaction, kept to be reused.
 	tx     tx
 	rows   []*row
@@ -182,13 +185,19 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
 		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
 		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldTimeout: foldTimeout, lastNaming: -1,
+		unconfirmed: true,
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	name, lock := cmp.Or(cfg.Name, "limiter"), orDefault(cfg.LockTimeout, time.Second)
 
 	decisions := base.Copy()
 	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
-	decisions.AfterConnect = prepare
+	decisions.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := prepare(ctx, conn); err != nil {
+			return err
+		}
+		return s.learnStandby(ctx, conn)
+	}
 	setTimeouts(decisions, decisionTimeout)
 	configureSession(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), orDefault(cfg.decisionIdle, decisionIdle))
 	s.readSlots = make(chan struct{}, max(1, decisions.MaxConns/2))

@@ -63,7 +63,7 @@ func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 		for waits() != (names != "") {
 		}
 	}
-	try := func(b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	try := func(s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		return s.Update(ctx, b, decide)
@@ -71,7 +71,7 @@ func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 	standby("away")
 	charged := batch("a")
 	charged.IDs = []string{receipt.ID}
-	err = try(charged, func(snap engine.Snapshot) engine.Changes {
+	err = try(s, charged, func(snap engine.Snapshot) engine.Changes {
 		c := set("after")(snap)
 		c.Receipts = []engine.Receipt{receipt}
 		return c
@@ -86,11 +86,24 @@ func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 		}
 		return c
 	}
-	if err := try(charged, replay); err == nil || replays == 0 {
+	if err := try(s, charged, replay); err == nil || replays == 0 {
 		t.Errorf("what was answered is read %d times: %v", replays, err)
 	}
-	standby("")
-	if err := try(charged, replay); err != nil || state(t, s, "a") != "after" {
-		t.Errorf("without a standby: %v", err)
+	other := open(t, Config{URL: url}) // which takes over
+	if err := try(other, charged, replay); err == nil || replays == 1 {
+		t.Errorf("another worker reads it %d times: %v", replays-1, err)
 	}
+	other.Rest(t.Context(), true)
+	standby("")
+	for _, s := range []*Store{s, other} {
+		if err := try(s, charged, replay); err != nil || state(t, s, "a") != "after" {
+			t.Errorf("without a standby: %v", err)
+		}
+	}
+	standby("away")
+	other.Rest(t.Context(), false)
+	if err := try(other, charged, replay); err == nil {
+		t.Error("a worker that decides again may have missed something")
+	}
+	standby("")
 }
