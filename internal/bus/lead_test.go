@@ -145,16 +145,23 @@ func TestOfSeveralWorkersOneDecides(t *testing.T) {
 	all := startLeadWorkers(t, url, 3)
 	waitForDeciders(t, all, 0)
 	nc := dial(t, url)
-	for range 100 {
-		ask(t, nc, limits.SubjectConsume, hot)
-	}
-	if n := all[0].decided.Load(); n != 100 {
-		t.Errorf("it decided %d of 100", n)
+	for end := time.Now().Add(patience); ; {
+		before := all[0].decided.Load()
+		for range 100 {
+			ask(t, nc, limits.SubjectConsume, hot)
+		}
+		n, rest := all[0].decided.Load()-before, ""
+		for _, w := range all {
+			rest += fmt.Sprint(w.resting.Load(), " ")
+		}
+		if n == 100 && rest == "false true true " {
+			break
+		}
+		if time.Now().After(end) { // on a busy machine it may be taken for one that hangs, for a moment
+			t.Fatalf("it decided %d of 100; the workers rest: %s", n, rest)
+		}
 	}
 	for i, w := range all {
-		if w.resting.Load() != (i > 0) {
-			t.Errorf("worker %d rests: %t", i, w.resting.Load())
-		}
 		if n := w.nc.Stats().Reconnects; n > 0 {
 			t.Errorf("worker %d has connected %d times more", i, n)
 		}
