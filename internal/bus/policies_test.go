@@ -111,6 +111,41 @@ func TestRequestsForMissingPoliciesAreLogged(t *testing.T) {
 	}
 }
 
+// TestStatusOfPolicies has one counter for each limit that applies, also if nothing is used.
+func TestStatusOfPolicies(t *testing.T) {
+	t.Parallel()
+	nc := withPolicies(t)
+	for range 2 {
+		decideOver(t, nc, limits.SubjectRecord, `{"policy":"generations","attributes":{"user":"7"}}`)
+	}
+	for body, want := range map[string]string{
+		`{"policy":"generations","attributes":{"user":"7"}}`:              "user:7 minute 2/2, user:7 day 2/3",
+		`{"policy":"generations","attributes":{"user":"9"}}`:              "user:9 minute 0/2, user:9 day 0/3",
+		`{"policy":"generations","attributes":{"user":"9"},"tier":"PRO"}`: "user:9 minute 0/2",
+		`{"attributes":{"user":"7","route":"generate"}}`:                  "user:7 minute 2/2, user:7 day 2/3",
+		`{"attributes":{"nothing":"matches"}}`:                            "",
+		`{"policy":"absent","attributes":{"user":"7"}}`:                   "unknown_policy",
+		`{"policy":"generations","attributes":{"route":"needs a user"}}`:  "invalid_attributes",
+	} {
+		m := ask(t, nc, limits.SubjectStatus, body)
+		var got []string
+		var status limits.Status
+		var failed limits.ErrorBody
+		if err := errors.Join(json.Unmarshal(m.Data, &status), json.Unmarshal(m.Data, &failed)); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range status.Counters {
+			got = append(got, fmt.Sprintf("%s %s %d/%d", c.Key, c.Name, c.Used, c.Limit))
+		}
+		if failed.Error != nil {
+			got = append(got, failed.Error.Code)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: %s, want %s", body, m.Data, want)
+		}
+	}
+}
+
 func TestPoliciesDecide(t *testing.T) {
 	t.Parallel()
 	nc := withPolicies(t)
@@ -141,32 +176,6 @@ func TestPoliciesDecide(t *testing.T) {
 	}
 	if fmt.Sprint(got) != "[generations/day generations/minute other/minute]" {
 		t.Errorf("status shows %v", got)
-	}
-	for body, want := range map[string]string{
-		`{"policy":"generations","attributes":{"user":"7"}}`:              "user:7 minute 2/2, user:7 day 2/3",
-		`{"policy":"generations","attributes":{"user":"9"}}`:              "user:9 minute 0/2, user:9 day 0/3",
-		`{"policy":"generations","attributes":{"user":"9"},"tier":"PRO"}`: "user:9 minute 0/2",
-		`{"attributes":{"user":"7","route":"generate"}}`:                  "user:7 minute 2/2, user:7 day 2/3",
-		`{"attributes":{"nothing":"matches"}}`:                            "",
-		`{"policy":"absent","attributes":{"user":"7"}}`:                   "unknown_policy",
-		`{"policy":"generations","attributes":{"route":"needs a user"}}`:  "invalid_attributes",
-	} {
-		m := ask(t, nc, limits.SubjectStatus, body)
-		var got []string
-		var status limits.Status
-		var failed limits.ErrorBody
-		if err := errors.Join(json.Unmarshal(m.Data, &status), json.Unmarshal(m.Data, &failed)); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range status.Counters {
-			got = append(got, fmt.Sprintf("%s %s %d/%d", c.Key, c.Name, c.Used, c.Limit))
-		}
-		if failed.Error != nil {
-			got = append(got, failed.Error.Code)
-		}
-		if strings.Join(got, ", ") != want {
-			t.Errorf("%s: %s, want %s", body, m.Data, want)
-		}
 	}
 	// One counter a page: the next of a page holds a policy's counter too.
 	var page limits.List

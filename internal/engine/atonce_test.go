@@ -3,6 +3,7 @@ package engine_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -23,6 +24,31 @@ func TestAtOnceIsSetForImmediateAnswers(t *testing.T) {
 			if atOnce := <-answered; atOnce != (limits == nil) {
 				t.Errorf("with %d limits: %v", len(limits), atOnce)
 			}
+		}
+	})
+}
+
+// TestDenialsFromMemoryAreExactBesideSlowCommits: their retryAfter ends with the window, as that of the store's does.
+func TestDenialsFromMemoryAreExactBesideSlowCommits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		store.fail(func(committed bool) error {
+			if committed {
+				time.Sleep(300 * time.Millisecond)
+			}
+			return nil
+		})
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 1, "1m")
+		l.Algorithm = engine.FixedWindow
+		r := engine.Request{Limits: []engine.Limit{l}}
+		for ask(t, e, r).Allowed {
+		}
+		transactions, asked := store.count(), time.Now()
+		d := ask(t, e, r).Results[0]
+		if late := asked.UnixMilli() + d.RetryAfter - d.ResetAt; store.count() != transactions || late != 0 {
+			t.Errorf("%d more transactions, %d ms late", store.count()-transactions, late)
 		}
 	})
 }
