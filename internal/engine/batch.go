@@ -335,15 +335,15 @@ func (b *batch) bindStates(r *Request) bool {
 		if other && (r.Verb <= Check || r.Verb == Refund) {
 			b.saved = append(b.saved, c.save(i))
 		}
-		if r.Verb == Refund {
-			c.state.advance(&r.Limits[i], b.now)
-			c.givesBack = c.stored && (other || c.state.counting().used() > 0)
-		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {
 			c.limit = &r.Limits[i]
 		}
 		b.states = append(b.states, &c.state)
 		c.voidsLeases = c.voidsLeases || c.state.lent.newer.amount > 0 && r.voidsLeases(other)
+		if r.Verb == Refund {
+			c.state.advance(&r.Limits[i], b.now)
+			c.givesBack = c.stored && (other || c.state.counting().used() > 0)
+		}
 	}
 	return true
 }
