@@ -12,66 +12,84 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
+// replicated is a server of this test whose synchronous standby comes and goes.
+type replicated struct {
+	url   string
+	admin *pgx.Conn
+}
+
+func startReplicated(t *testing.T) *replicated {
+	t.Helper()
+	r := &replicated{url: testenv.PostgresServer(t).Migrated().URL}
+	r.admin = r.connect(t)
+	return r
+}
+
+func (r *replicated) connect(t *testing.T) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+// standby sets the name of the standby, which never connects, and returns when commits wait for it or, if the name is empty, no
+// longer do.
+func (r *replicated) standby(t *testing.T, name string) {
+	t.Helper()
+	exec(t, r.admin, "ALTER SYSTEM SET synchronous_standby_names = '"+name+"'")
+	exec(t, r.admin, "SELECT pg_reload_conf()")
+	for r.commitsWait(t) != (name != "") {
+	}
+}
+
+func (r *replicated) commitsWait(t *testing.T) bool {
+	t.Helper()
+	c := r.connect(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	committed := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(ctx, `SELECT pg_logical_emit_message(true, 'test', '')`)
+		committed <- err
+	}()
+	for waiting := 0; waiting == 0; {
+		select {
+		case err := <-committed:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return false
+		default:
+		}
+		if err := r.admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	<-committed
+	return true
+}
+
 // TestChargesThatAStandbyLacksAreNotAnswered: when the synchronous standby is away, a client that gives up has the server
 // commit without it. A failover would lose such a charge.
 func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 	t.Parallel()
-	url := testenv.PostgresServer(t).Migrated().URL
-	s := open(t, Config{URL: url})
-	receipt := engine.Receipt{ID: "id", Answer: []byte("{}"), ExpiresAt: 1 << 45}
+	r := startReplicated(t)
+	s := open(t, Config{URL: r.url})
 	update(t, s, batch("a"), set("before"))
-	admin, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = admin.Close(context.WithoutCancel(t.Context())) }()
-	// waits reports whether commits wait for a standby.
-	waits := func() bool {
-		c, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
-		ctx, cancel := context.WithCancel(t.Context())
-		committed := make(chan error, 1)
-		go func() {
-			_, err := c.Exec(ctx, `SELECT pg_logical_emit_message(true, 'test', '')`)
-			committed <- err
-		}()
-		for waiting := 0; waiting == 0; {
-			select {
-			case err := <-committed:
-				cancel()
-				if err != nil {
-					t.Fatal(err)
-				}
-				return false
-			default:
-			}
-			if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&waiting); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cancel()
-		<-committed
-		return true
-	}
-	standby := func(names string) {
-		t.Helper()
-		exec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'")
-		exec(t, admin, "SELECT pg_reload_conf()")
-		for waits() != (names != "") {
-		}
-	}
 	try := func(s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		return s.Update(ctx, b, decide)
 	}
-	standby("away")
+	r.standby(t, "away")
+	receipt := engine.Receipt{ID: "id", Answer: []byte("{}"), ExpiresAt: 1 << 45}
 	charged := batch("a")
 	charged.IDs = []string{receipt.ID}
-	err = try(s, charged, func(snap engine.Snapshot) engine.Changes {
+	err := try(s, charged, func(snap engine.Snapshot) engine.Changes {
 		c := set("after")(snap)
 		c.Receipts = []engine.Receipt{receipt}
 		return c
@@ -89,21 +107,21 @@ func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 	if err := try(s, charged, replay); err == nil || replays == 0 {
 		t.Errorf("what was answered is read %d times: %v", replays, err)
 	}
-	other := open(t, Config{URL: url}) // which takes over
+	other := open(t, Config{URL: r.url}) // which takes over
 	if err := try(other, charged, replay); err == nil || replays == 1 {
 		t.Errorf("another worker reads it %d times: %v", replays-1, err)
 	}
 	other.Rest(t.Context(), true)
-	standby("")
+	r.standby(t, "")
 	for _, s := range []*Store{s, other} {
 		if err := try(s, charged, replay); err != nil || state(t, s, "a") != "after" {
 			t.Errorf("without a standby: %v", err)
 		}
 	}
-	standby("away")
+	r.standby(t, "away")
 	other.Rest(t.Context(), false)
 	if err := try(other, charged, replay); err == nil {
 		t.Error("a worker that decides again may have missed something")
 	}
-	standby("")
+	r.standby(t, "")
 }
