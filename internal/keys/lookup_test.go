@@ -3,6 +3,7 @@ package keys_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,55 @@ func TestHangingLookupIsGivenUp(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
+	})
+}
+
+// TestCallersOfAHangingStoreAreToldSoon after one of them has waited in vain, and wait as long as ever once it answers again.
+func TestCallersOfAHangingStoreAreToldSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t)
+		r := registry(t, keys.Config{Store: s, Now: c.now})
+		text, _ := create(t, r, keys.Key{User: "7"})
+		verify := func(text string) (took time.Duration, err error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			_, _, err = r.Verify(ctx, text)
+			return time.Since(began), err
+		}
+		s.block()
+		for i, want := range []time.Duration{1500 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond} {
+			if took, err := verify(text); !errors.Is(err, context.DeadlineExceeded) || took != want {
+				t.Errorf("call %d: %v after %s, want %s", i+1, err, took, want)
+			}
+		}
+		// Callers with other keys, any number of them, do not pile up lookups.
+		before := s.lookups.Load()
+		var all sync.WaitGroup
+		for range 150 {
+			other, _ := create(t, r, keys.Key{User: "8"})
+			all.Go(func() {
+				if took, err := verify(other); err == nil || took > 100*time.Millisecond {
+					t.Errorf("another key: %v after %s", err, took)
+				}
+			})
+		}
+		all.Wait()
+		if n := s.lookups.Load() - before; n > 64 {
+			t.Errorf("%d lookups", n)
+		}
+		close(s.hold)
+		synctest.Wait()
+		if took, err := verify(text); err != nil || took != 0 {
+			t.Errorf("when it answers again: %v after %s", err, took)
+		}
+		c.pass(time.Second) // no longer cached
+		s.block()
+		if took, err := verify(text); err == nil || took != 1500*time.Millisecond {
+			t.Errorf("when it hangs again: %v after %s", err, took)
+		}
+		close(s.hold)
 	})
 }
 

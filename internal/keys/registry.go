@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -58,6 +59,16 @@ func (c *Config) defaults() error {
 // callers may wait for it.
 const lookupTimeout = 5 * time.Second
 
+// While the store answers no lookup, such as on a network that has silently stopped, callers wait for hangingPatience and no
+// longer, so that they are told soon. At most hangingTries lookups try it meanwhile; the first that is answered ends this.
+const (
+	hangingPatience = 100 * time.Millisecond
+	hangingTries    = 64
+)
+
+// errHanging says that a lookup was not even tried.
+var errHanging = errors.New("the store does not answer lookups")
+
 // Registry creates, changes and verifies keys. It is safe for concurrent use.
 //
 // It caches the store's answers for a moment. Ids that do not exist have a cache of their own, so that a flood of invented
@@ -67,6 +78,9 @@ type Registry struct {
 	cache   *lru.Cache[string, cachedKey]
 	missing *lru.Cache[string, time.Time] // ids that do not exist, and until when that is cached
 	lookups singleflight.Group
+	// running counts lookups. hanging says that a caller has waited for one in vain, and that none was answered since.
+	running atomic.Int64
+	hanging atomic.Bool
 	// cacheMu guards changes of the caches and generation, which counts the calls of Forget. An answer that was read before
 	// a Forget must not be cached after it.
 	cacheMu    sync.Mutex
@@ -192,6 +206,11 @@ func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
 	id, _ := parse(text)
 	// The id outlives the request in the cache. As a substring it would retain the whole text, with the secret.
 	id = strings.Clone(id)
+	if r.hanging.Load() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, hangingPatience)
+		defer cancel()
+	}
 	answer := r.lookups.DoChan(id, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 		defer cancel()
@@ -199,6 +218,9 @@ func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
 	})
 	select {
 	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			r.hanging.Store(true)
+		}
 		return Key{}, Unknown, fmt.Errorf("read API key %s: %w", id, ctx.Err())
 	case a := <-answer:
 		if a.Err != nil {
@@ -219,10 +241,15 @@ func (r *Registry) read(ctx context.Context, id string) (*Key, error) {
 	r.cacheMu.Lock()
 	generation := r.generation
 	r.cacheMu.Unlock()
+	defer r.running.Add(-1)
+	if r.running.Add(1) > hangingTries && r.hanging.Load() {
+		return nil, errHanging
+	}
 	k, found, err := r.cfg.Store.Key(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	r.hanging.Store(false)
 	r.cacheMu.Lock()
 	defer r.cacheMu.Unlock()
 	cacheable, until := r.generation == generation, now.Add(r.cfg.CacheTTL)
