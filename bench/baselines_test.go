@@ -70,8 +70,13 @@ END $$`,
 // maxConnections bounds the pool, as in production: more connections are slower.
 const maxConnections = 64
 
-// run measures the function, without NATS in between.
-func (s baseline) run(d *testbed, l load) (m measured, err error) {
+// run measures the function, without NATS in between, once for both generators.
+func (s baseline) run(d *testbed, l load) (sample, error) {
+	m, err := s.measure(d, l)
+	return sample{byRequest: m, byBench: m}, err
+}
+
+func (s baseline) measure(d *testbed, l load) (m measured, err error) {
 	url, drop, err := d.database("bench")
 	if err != nil {
 		return m, err

@@ -54,6 +54,9 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(ceilingEnv); url != "" {
 		os.Exit(runCeiling(url))
 	}
+	if asked := os.Getenv(requestsEnv); asked != "" {
+		os.Exit(runRequests(asked))
+	}
 	testenv.Main(m)
 }
 
@@ -83,6 +86,20 @@ type measured struct {
 	failed int64
 }
 
+// generator is what makes requests.
+type generator int
+
+const (
+	byRequest generator = iota // Request of nats.go, as a service asks
+	byBench                    // limiter bench, which takes less processor time
+	generators
+)
+
+var generatorNames = [generators]string{"`Request` of nats.go", "`limiter bench`"}
+
+// sample is a measurement with each generator.
+type sample [generators]measured
+
 // testbed is the servers and programs that all contenders use.
 type testbed struct {
 	ctx     context.Context
@@ -93,6 +110,7 @@ type testbed struct {
 	dir     string
 	warmup  time.Duration
 	measure time.Duration
+	first   generator // that measures first
 }
 
 // BenchmarkTable runs the whole table once; make bench gives its flags.
@@ -111,6 +129,7 @@ func BenchmarkTable(b *testing.B) {
 	total := *rounds * len(loads) * len(contenders)
 	n := 0
 	for round := range *rounds {
+		d.first = generator(round) % generators
 		for li, l := range loads {
 			before, err := d.ceiling(l)
 			if err != nil {
@@ -131,8 +150,11 @@ func BenchmarkTable(b *testing.B) {
 				}
 				r.add(round, li, ci, m, before, after)
 				before = after
-				fmt.Fprintf(os.Stderr, "%4.0fs %3d/%d  %-24s %-27s %9.0f/s  p50 %6.2f ms  p99 %6.2f ms, ceiling %9.0f/s\n", time.Since(began).Seconds(),
-					n, total, contenders[ci].name, l.name, m.perSecond, m.p50/1000, m.p99/1000, after.perSecond)
+				fmt.Fprintf(os.Stderr, "%4.0fs %3d/%d  %-24s %-27s", time.Since(began).Seconds(), n, total, contenders[ci].name, l.name)
+				for g := range generators {
+					fmt.Fprintf(os.Stderr, "  %9.0f of %9.0f/s, p50 %6.2f ms, p99 %6.2f ms", m[g].perSecond, after[g].perSecond, m[g].p50/1000, m[g].p99/1000)
+				}
+				fmt.Fprintln(os.Stderr)
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// chart draws answers per second as bars: a panel for each load, with the minimum and the maximum as a line over the bar.
+// chart draws answers per second with Request of nats.go as bars: a panel for each load, with the minimum and the maximum as a line over the bar.
 func (r *results) chart() string {
 	const (
 		width, label, right = 920, 200, 90
@@ -85,9 +85,10 @@ type bar struct {
 }
 
 func (r *results) bars(load int) []bar {
-	all := []bar{{"ceiling", r.ceilings(load, perSecond), 1}}
+	q := asked{r, byRequest}
+	all := []bar{{"ceiling", q.ceilings(load, perSecond), 1}}
 	for c := range contenders {
-		all = append(all, bar{contenders[c].name, r.values(load, c, perSecond), median(r.ratios(load, c, perSecond))})
+		all = append(all, bar{contenders[c].name, q.values(load, c, perSecond), median(q.ratios(load, c, perSecond))})
 	}
 	return all
 }

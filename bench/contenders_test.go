@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,12 +18,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/seed503877ad/limits"
 )
 
 // contender is one row of the table.
 type contender struct {
 	name string
-	run  func(*testbed, load) (measured, error)
+	run  func(*testbed, load) (sample, error)
 	// goals are the least ratios of answers per second to the ceiling, in the order of loads. For the time of an answer,
 	// goalMicros is how much more than the ceiling's it may be, or goalTimes how many times the ceiling's.
 	goals                 [4]float64
@@ -46,10 +49,27 @@ const (
 )
 
 // ceiling measures the most that a NATS micro service can answer: a constant of the size of a real answer. The service from
-// constant must run; it uses no processor time while it is not asked. The measurement is short, because it is made often.
-func (d *testbed) ceiling(l load) (measured, error) {
-	a, err := d.ask(l, d.measure/10, d.measure/3, "--subject", ceilingSubject)
-	return a.measured(false), err
+// constant must run; it uses no processor time while it is not asked. The measurements are short, because they are made often.
+func (d *testbed) ceiling(l load) (sample, error) {
+	return d.both(func(g generator) (answers, error) {
+		if g == byRequest {
+			return d.request(l, ceilingSubject, limits.Per(anyKey, limits.MaxAmount, "1h"), d.measure/10, d.measure/3)
+		}
+		return d.ask(l, d.measure/10, d.measure/3, "--subject", ceilingSubject)
+	}, false)
+}
+
+// both measures with both generators. Which one is first changes from round to round.
+func (d *testbed) both(ask func(generator) (answers, error), denied bool) (s sample, err error) {
+	for i := range generators {
+		g := (i + d.first) % generators
+		a, err := ask(g)
+		if err != nil {
+			return s, err
+		}
+		s[g] = a.measured(denied)
+	}
+	return s, nil
 }
 
 // constant starts a service that answers a constant, in a process of its own.
@@ -92,7 +112,7 @@ type serving struct {
 	postgres, leased, denied bool
 }
 
-func (s serving) run(d *testbed, l load) (m measured, err error) {
+func (s serving) run(d *testbed, l load) (m sample, err error) {
 	dir, err := os.MkdirTemp(d.dir, "data-")
 	if err != nil {
 		return m, err
@@ -119,21 +139,21 @@ func (s serving) run(d *testbed, l load) (m measured, err error) {
 }
 
 // ask measures the limiters. For denials it exhausts the keys first.
-func (s serving) ask(d *testbed, l load) (measured, error) {
+func (s serving) ask(d *testbed, l load) (sample, error) {
 	var flags []string
-	measure := d.measure
+	r, measure := limits.Per(anyKey, limits.MaxAmount, "1h"), d.measure
 	if s.leased {
-		flags = []string{"--consistency", "leased"}
+		flags, r.Consistency = []string{"--consistency", limits.Leased}, limits.Leased
 	}
 	if s.denied {
-		flags = append(flags, "--limit", "1")
+		flags, r.Limit = []string{"--limit", "1"}, 1
 		fill := l
 		fill.inFlight, fill.connections = 512, 4
 		if _, err := d.ask(fill, 0, fillFor, flags...); err != nil {
-			return measured{}, err
+			return sample{}, err
 		}
 		if err := d.waitPublished(); err != nil {
-			return measured{}, err
+			return sample{}, err
 		}
 		// A denied counter has an event every 10 s. All counters have theirs within the same few seconds, because they were
 		// exhausted at about the same time. So measure a whole interval.
@@ -141,8 +161,12 @@ func (s serving) ask(d *testbed, l load) (measured, error) {
 			measure = deniedFor
 		}
 	}
-	a, err := d.ask(l, d.warmup, measure, flags...)
-	return a.measured(s.denied), err
+	return d.both(func(g generator) (answers, error) {
+		if g == byRequest {
+			return d.request(l, limits.SubjectConsume, r, d.warmup, measure)
+		}
+		return d.ask(l, d.warmup, measure, flags...)
+	}, s.denied)
 }
 
 // process is a program that runs.
@@ -255,14 +279,20 @@ func (d *testbed) ask(l load, warmup, measure time.Duration, args ...string) (a 
 		"--warmup", warmup.String(), "--duration", measure.String()}, args...)
 	cmd := exec.CommandContext(ctx, d.limiter, args...)
 	cmd.Env = withoutSettings(os.Environ())
+	err = a.readFrom(cmd)
+	return a, err
+}
+
+// readFrom runs a generator and reads what it prints.
+func (a *answers) readFrom(cmd *exec.Cmd) error {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return a, fmt.Errorf("limiter bench: %w\n%s", err, stderr.String())
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, stderr.String())
 	}
-	if err := json.Unmarshal(out, &a); err != nil {
-		return a, fmt.Errorf("read result of limiter bench: %w", err)
+	if err := json.Unmarshal(out, a); err != nil {
+		return fmt.Errorf("read what %s printed: %w", filepath.Base(cmd.Path), err)
 	}
-	return a, nil
+	return nil
 }
