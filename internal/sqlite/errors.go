@@ -34,6 +34,8 @@ func withAdvice(err error) error {
 		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as described in docs/operations.md under Backup and restore", err)
 	case codes.SQLITE_READONLY:
 		return fmt.Errorf("%w; limits.db or its folder is not writable: check the permissions of both, and how their disk is mounted", err)
+	case codes.SQLITE_IOERR: // SQLite takes a used-up quota (EDQUOT) for one
+		return fmt.Errorf("%w; the disk has errors, which the kernel's log tells, or its quota is used up: then free some space", err)
 	case codes.SQLITE_BUSY:
 		return fmt.Errorf("%w; another program has limits.db open and is writing to it: stop it, because only the limiter may use the file", err)
 	}
@@ -52,7 +54,7 @@ func (s *Store) Advice(err error) string {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
 		return "the store is damaged; it must be restored from a backup"
 	case codes.SQLITE_IOERR:
-		return "the store's disk has I/O errors; its operator must check it"
+		return "the store's disk has I/O errors, or its quota is used up; its operator must check it"
 	}
 	return ""
 }
