@@ -9,6 +9,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -198,7 +199,10 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
-	if err = f(db, p); err == nil {
+	if err = checkSchemaIsOurs(ctx, db); err == nil {
+		err = f(db, p)
+	}
+	if err == nil {
 		return nil
 	}
 	err = fmt.Errorf("%s: %w", act, err)
@@ -206,6 +210,83 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 		return fmt.Errorf("%w; use the role that owns the tables, or one that may create them if there are none yet", err)
 	}
 	return err
+}
+
+// checkSchemaIsOurs returns an error if the schema cannot be migrated because another program
+// migrates it, or because there is none.
+func checkSchemaIsOurs(ctx context.Context, db *sql.DB) error {
+	var path, role string
+	var schema, versions bool
+	if err := db.QueryRowContext(ctx, searchPathSQL).Scan(&path, &role, &schema, &versions); err != nil {
+		return err
+	}
+	if !schema {
+		return fmt.Errorf("the search_path %s names no schema that role %[2]q may use; "+
+			"make one for it with CREATE SCHEMA … AUTHORIZATION %[2]q", path, role)
+	}
+	if !versions {
+		return nil // goose makes its table there
+	}
+	known, err := knownVersion()
+	if err != nil {
+		return err
+	}
+	var have int64
+	if err := db.QueryRowContext(ctx, schemaVersionSQL).Scan(&have); err != nil {
+		return err
+	}
+	return checkTables(have, known, func(tables []string) pgx.Row {
+		return db.QueryRowContext(ctx, missingTableSQL, tables)
+	})
+}
+
+// goose looks for its table in the first schema of the path alone, and in all schemas if there is
+// none.
+const searchPathSQL = `
+SELECT current_setting('search_path'), current_user::text, current_schema() IS NOT NULL,
+	to_regclass(quote_ident(current_schema()) || '.goose_db_version') IS NOT NULL`
+
+const missingTableSQL = `
+SELECT coalesce((SELECT name FROM unnest($1::text[]) WITH ORDINALITY t (name, n) WHERE to_regclass(name) IS NULL ORDER BY n LIMIT 1), '')`
+
+// stepTables are the tables that steps made. Other programs also use goose, whose table has the
+// same name for all and does not say whose it is. A goose table with another name would tell them
+// apart, but not find the schemas that exist.
+var stepTables = []struct {
+	step   int64
+	tables []string
+}{
+	{1, []string{"counters", "receipts", "outbox"}},
+	{2, []string{"api_keys", "overrides", "override_revision"}},
+	{3, []string{"usage_counts", "usage_requests"}},
+	{4, []string{"job_runs"}},
+	{5, []string{"alert_events", "alert_groups", "alerts", "alert_deliveries", "alert_channels", "alert_silences", "alert_poison"}},
+	{journalStep, []string{"journal"}},
+	{9, []string{"outbox_refused"}},
+}
+
+// checkTables returns an error if a table is missing that a schema of ours has at this version.
+// Then it is another program that migrates, and our steps would fail on its tables or drop them.
+func checkTables(have, known int64, missing func(tables []string) pgx.Row) error {
+	upTo := have
+	if have > known {
+		upTo = 1 // a newer release may have dropped others
+	}
+	var tables []string
+	for _, s := range stepTables {
+		if s.step <= upTo {
+			tables = append(tables, s.tables...)
+		}
+	}
+	var table string
+	if err := missing(tables).Scan(&table); err != nil {
+		return err
+	}
+	if table != "" {
+		return fmt.Errorf("goose_db_version in this database belongs to another program: it is at version %d, but there is no table %s; "+
+			"give limits a database of its own, or a schema of its own (?search_path=limits in the URL)", have, table)
+	}
+	return nil
 }
 
 func provider(db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, error) {
@@ -231,7 +312,7 @@ const takesUTF8SQL = `
 SELECT getdatabaseencoding(), getdatabaseencoding() = 'UTF8' OR pg_encoding_max_length(pg_char_to_encoding(getdatabaseencoding())) = 1`
 
 // checkEncoding refuses a database that accepts keys of ASCII and fails at the first other one.
-func checkEncoding(row interface{ Scan(into ...any) error }) error {
+func checkEncoding(row pgx.Row) error {
 	var name string
 	var takes bool
 	err := row.Scan(&name, &takes)
@@ -258,6 +339,10 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 	case state == insufficientPrivilege:
 		return fmt.Errorf("check schema: %w; deploy/roles.sql has the grants", err)
 	case err != nil && state != undefinedTable:
+		return fmt.Errorf("check schema: %w", err)
+	}
+	err = checkTables(have, want, func(tables []string) pgx.Row { return s.relay.QueryRow(ctx, missingTableSQL, tables) })
+	if err != nil {
 		return fmt.Errorf("check schema: %w", err)
 	}
 	if have < want {
