@@ -3,6 +3,8 @@
 --
 --   psql -U postgres -d limits -v ON_ERROR_STOP=1 -1 -f deploy/roles.sql
 --
+-- If limits has a schema of its own in the database of another program, set PGOPTIONS='-c search_path=limits' for it.
+--
 -- New roles cannot log in before they have a password: \password limits_worker. A test runs the service with these roles
 -- (internal/app/roles_test.go).
 
@@ -14,11 +16,11 @@ BEGIN
             EXECUTE format('CREATE ROLE %I LOGIN', r);
         END IF;
     END LOOP;
+    -- PostgreSQL 15 and later have this by default.
+    EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO limits_worker, limits_alerter, limits_reader', current_schema());
 END $$;
 
--- PostgreSQL 15 and later have this by default.
-REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-GRANT USAGE ON SCHEMA public TO limits_worker, limits_alerter, limits_reader;
 GRANT SELECT ON goose_db_version TO limits_worker, limits_alerter, limits_reader;
 
 -- A limiter. UPDATE on receipts and outbox is for row locks. Changes of counters are in the journal before they are in the

@@ -27,11 +27,16 @@ type dbRoles struct {
 
 func grantRoles(t *testing.T) *dbRoles {
 	t.Helper()
+	return grantRolesAt(t, testenv.Postgres(t))
+}
+
+func grantRolesAt(t *testing.T, at string) *dbRoles {
+	t.Helper()
 	text, err := os.ReadFile("../../deploy/roles.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &dbRoles{url: testenv.Postgres(t)}
+	r := &dbRoles{url: at}
 	u, err := url.Parse(r.url)
 	if err != nil {
 		t.Fatal(err)
@@ -124,6 +129,44 @@ func TestLeastPrivilege(t *testing.T) {
 		if text := log.String(); strings.Contains(text, "permission denied") {
 			t.Errorf("the %s lacks a right:\n%s", who, text)
 		}
+	}
+}
+
+// TestRolesInASchemaOfItsOwn beside another program that also migrates with goose: migrations, a worker and an alerter work, and
+// the other's schema has its grants as before.
+func TestRolesInASchemaOfItsOwn(t *testing.T) {
+	t.Parallel()
+	at := testenv.EmptyPostgres(t)
+	other := database(t, at)
+	if _, err := other.Exec(t.Context(), `
+CREATE TABLE goose_db_version (version_id bigint, is_applied bool, tstamp timestamp);
+INSERT INTO goose_db_version VALUES (10, true, now());
+GRANT CREATE ON SCHEMA public TO PUBLIC;
+CREATE SCHEMA quotas`); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery += "&search_path=quotas"
+	if _, err := MigrateUp(t.Context(), u.String()); err != nil {
+		t.Fatal(err)
+	}
+	db := grantRolesAt(t, u.String())
+	o := options(t)
+	o.NATSURL = testenv.NATS(t).ClientURL()
+	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
+	o.DatabaseURL = db.as(t, "limits_worker")
+	worker := running(t, Run, o)
+	o.DatabaseURL = db.as(t, "limits_alerter")
+	alerter := running(t, RunAlerter, o)
+	raised := (&user{Conn: testenv.Connect(t, o.NATSURL)}).hears(t, limits.EventAlertRaised)
+	use(t, o.NATSURL, worker.log.at["http"])
+	told(t, raised, alerter.log)
+	var kept bool
+	if err := other.QueryRow(t.Context(), `SELECT has_schema_privilege('limits_reader`+db.suffix+`', 'public', 'CREATE')`).Scan(&kept); err != nil || !kept {
+		t.Errorf("the other program's schema lost a grant: %v", err)
 	}
 }
 
