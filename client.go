@@ -126,8 +126,7 @@ func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 // Settling again with the same cost returns the same answer. It fails with an [*Error] with the code
 //
 //   - [CodeIDConflict], if the ID was already settled with another cost,
-//   - [CodeUnknownID], if the ID is not known, because it is older than 10 minutes, or no limit applied to its request,
-//     or it was charged without the store,
+//   - [CodeUnknownID], if the ID is not known, because it is older than 10 minutes or was charged without the store,
 //   - [CodeNothingToSettle], if the ID is not that of an allowed request, such as one that was denied.
 func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {
 	return c.decide(ctx, SubjectSettle, SettleRequest{ID: id, Cost: cost})

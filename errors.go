@@ -7,7 +7,7 @@ import "fmt"
 const (
 	CodeUnknownPolicy   = "unknown_policy"    // 404
 	CodeIDConflict      = "id_conflict"       // 409: the id was used with another body
-	CodeUnknownID       = "unknown_id"        // 404: settle of an id that is not known, or no longer, or that no limit applied to
+	CodeUnknownID       = "unknown_id"        // 404: settle of an id that is not known, or no longer
 	CodeNothingToSettle = "nothing_to_settle" // 409: settle of an id that is not that of an allowed consume or verify
 	CodeTooLarge        = "too_large"         // 413: a request over MaxRequestBytes, or a request or an answer over what NATS takes in one message
 	CodeTooManyLimits   = "too_many_limits"   // 413: more than MaxLimits limits in one request, or in the policies that it matches

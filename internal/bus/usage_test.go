@@ -99,8 +99,12 @@ func TestSettleReply(t *testing.T) {
 		}
 	}
 	e.err = engine.ErrUnknownID
-	if m := ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`); m.Header.Get(micro.ErrorCodeHeader) != "404" {
+	m := ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
+	if m.Header.Get(micro.ErrorCodeHeader) != "404" {
 		t.Errorf("unknown id: %v", m.Header)
+	}
+	if strings.Contains(string(m.Data), "no limit applied") { // such a request is found, and settles as allowed
+		t.Errorf("unknown id: %s", m.Data)
 	}
 }
 
