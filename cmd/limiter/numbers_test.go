@@ -50,12 +50,20 @@ func TestInvalidNumbers(t *testing.T) {
 	}
 }
 
-// TestInvalidVariableIsNamed, because no flag was given.
+// TestInvalidVariableIsNamed, because no flag was given. If one was, the variable is not to blame.
 func TestInvalidVariableIsNamed(t *testing.T) {
 	for _, test := range []struct{ variable, value, args, want string }{
 		{"USAGE_DAYS", "-1", "serve", "--usage-days (from USAGE_DAYS): -1 is not between 0 and 36500 days; want"},
 		{"USAGE_DAYS", "010", "serve", `--usage-days: "010" is not a whole number in plain decimal digits, or is too large; want one such as 90 (from envar USAGE_DAYS="010")`},
 		{"USAGE_DAYS", "1", "serve --usage-days -1", "--usage-days: -1 is not"},
+		{"USAGE_DAYS", "5", "serve --usage-days x", `--usage-days: "x" is not`},
+		{"USAGE_DAYS", "5", "serve --usage-days=x", `--usage-days: "x" is not`},
+		{"NATS_TLS_KEY", "numbers_test.go", "show -- --nats-tls-key", "--nats-tls-key (from NATS_TLS_KEY) must be set together"},
+		{"CLEANUP_EVERY", "1m", "serve --cleanup-every x", `--cleanup-every: "x" is not`},
+		{"NATS_URL", "nats://127.0.0.1:1", "list --nats-url=", "--nats-url: is empty"},
+		{"NATS_CREDS", "numbers_test.go", "list --nats-creds /nope", "--nats-creds: stat /nope"},
+		{"HTTP_ADDR", "off", "serve --http=", "--http: is empty"},
+		{"DATABASE_URL", "postgres://127.0.0.1:1/x", "serve --database-url=", "--database-url: is empty"},
 		{"USAGE_KEYS", "-1", "serve --http off", "--usage-keys (from USAGE_KEYS): -1 is not between 0 and 10000000; want"},
 		{"CLEANUP_EVERY", "5", "serve", `--cleanup-every: "5" is not a duration with a unit; want one such as 60s (from envar CLEANUP_EVERY="5")`},
 		{"CLEANUP_EVERY", "48h", "serve", "--cleanup-every (from CLEANUP_EVERY): 48h0m0s is neither"},

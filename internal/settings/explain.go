@@ -29,20 +29,28 @@ func Explain(k *kong.Context, err error) string {
 	if k == nil || strings.Contains(text, "(from envar ") { // kong has added the variable itself
 		return text
 	}
-	typed := map[*kong.Flag]bool{}
-	for _, p := range k.Path {
-		if p.Flag != nil {
-			typed[p.Flag] = true
-		}
-	}
 	for _, f := range k.Flags() {
 		for _, name := range f.Envs {
-			if at := flagIn(text, f.Name); at >= 0 && !typed[f] && os.Getenv(name) != "" {
+			if at := flagIn(text, f.Name); at >= 0 && !typed(k.Args, f.Name) && os.Getenv(name) != "" {
 				text = text[:at] + " (from " + name + ")" + text[at:]
 			}
 		}
 	}
 	return text
+}
+
+// typed reports whether a flag was typed. kong.Context.Path would lack a flag whose value cannot be parsed.
+func typed(args []string, flag string) bool {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "--" + flag:
+			return true
+		case "--":
+			return false
+		}
+	}
+	return false
 }
 
 // flagIn returns where the first mention of a flag ends; -1 if there is none.
