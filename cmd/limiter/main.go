@@ -165,7 +165,8 @@ func dashHint(err error, args []string) string {
 	}
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "-"+flag[:1]) {
-			return "; an argument that begins with - needs -- before it: " + parse.Context.Selected().FullPath() + " -- " + strings.Map(settings.Shown, arg)
+			return "; an argument that begins with - needs -- before it, after all flags: " +
+				parse.Context.Selected().FullPath() + " [flags] -- " + strings.Map(settings.Shown, arg)
 		}
 	}
 	return ""

@@ -299,15 +299,17 @@ func TestKeysMayBeginWithADash(t *testing.T) {
 	}
 	at("list --max 1 "+strings.NewReplacer(`"`, "", "\n", "").Replace(next)).want(t, exitDone, "more: ", "")
 	for verb, wayOut := range map[string]string{
-		"show -100":                          "limiter show -- -100",
-		"reset -100 --dry-run":               "limiter reset -- -100",
-		"consume -42 --limit 5 --window 1m":  "limiter consume -- -42",
-		"consume --limit 5 --window 1m -zoo": "limiter consume -- -zoo",
+		"show -100":                          "limiter show [flags] -- -100",
+		"reset -100 --dry-run":               "limiter reset [flags] -- -100",
+		"consume -42 --limit 5 --window 1m":  "limiter consume [flags] -- -42",
+		"consume --limit 5 --window 1m -zoo": "limiter consume [flags] -- -zoo",
 	} {
 		i := at(verb)
-		i.want(t, exitUsage, "", "; an argument that begins with - needs -- before it: "+wayOut+"\n")
+		i.want(t, exitUsage, "", "; an argument that begins with - needs -- before it, after all flags: "+wayOut+"\n")
 	}
 	at("show -- -100").want(t, exitDone, "-100\n", "")
+	// What follows -- is no flag.
+	at("consume -- -42 --limit 5 --window 1m").want(t, exitUsage, "", "unexpected argument --limit")
 	at("consume --limit 5 --window 1m -- -100").want(t, exitDone, "allowed\n", "")
 	if i := at("top -x"); strings.Contains(i.err.String(), " -- ") {
 		t.Errorf("top takes no argument: %s", i.err.String())
