@@ -59,7 +59,8 @@ const maxReplyBytes = 1 << 20
 //   - Otherwise the error of the connection, such as nats.ErrConnectionClosed, or nats.ErrInvalidConnection if the
 //     connection is nil.
 //
-// While the connection is down, the errors name the NATS servers, without their credentials.
+// While the connection is down, the errors name the NATS servers, without their credentials, and why the last attempt
+// to connect failed.
 type Client struct {
 	nc       *nats.Conn
 	timeout  time.Duration

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"runtime"
@@ -83,12 +84,27 @@ func serverNames(nc *nats.Conn) string {
 	return strings.Join(all, ",")
 }
 
-// fromServers names the servers in an error if the connection to them is down.
+// fromServers names the servers in an error if the connection to them is down, and why if that is known.
 func fromServers(nc *nats.Conn) string {
 	if nc.IsConnected() {
 		return ""
 	}
+	if reason := connectError(nc); reason != nil {
+		return fmt.Sprintf(" from %s (%v)", serverNames(nc), reason)
+	}
 	return " from " + serverNames(nc)
+}
+
+// connectError returns why a connection has no server: the last message of a server, or why none could be reached; nil if
+// it is not known. If the connection was made without a server, nothing else tells the user that an address is mistyped.
+func connectError(nc *nats.Conn) error {
+	if last := nc.LastError(); last != nil {
+		return last
+	}
+	if err, ok := dialErrors.Load(weak.Make(nc)); ok {
+		return fmt.Errorf("%v", err) // not wrapped, because a dial timeout is a context.DeadlineExceeded
+	}
+	return nil
 }
 
 // reconnectDelay is the pause after so many attempts at all servers.

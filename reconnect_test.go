@@ -3,6 +3,7 @@ package limits_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -80,6 +81,22 @@ func TestCallsReportWrongCredentials(t *testing.T) {
 	_, err = limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
 	if !errors.Is(err, nats.ErrDisconnected) || !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("refused: %v; want that it is the credentials", err)
+	}
+	c, request := limits.NewClient(nc, limits.Timeout(20*time.Millisecond)), limits.Per("k", 1, "1m")
+	for name, call := range map[string]func() error{ // those that wait for the connection
+		"record": func() error { _, err := c.Record(t.Context(), request); return err },
+		"status": func() error { _, err := c.Status(t.Context(), "k"); return err },
+		"watch":  func() error { _, err := c.Watch(t.Context()); return err },
+	} {
+		var err error
+		for range 50 { // on a busy machine a call may end before it has the reason
+			if err = call(); strings.Contains(fmt.Sprint(err), "Authorization Violation") {
+				break
+			}
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer from "+s.ClientURL()+" (nats: Authorization Violation): ") {
+			t.Errorf("%s: %v; want that it is the credentials", name, err)
+		}
 	}
 }
 

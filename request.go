@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"weak"
 
 	"github.com/nats-io/nats.go"
 )
@@ -101,16 +100,11 @@ func (c *Client) noteNoLimiter(subject string) {
 	}
 }
 
-// disconnected returns an error with the servers that the connection tries and the reason why it has none: the last
-// message of a server, or why none could be reached. If the connection was made without a server, nothing else tells
-// the user that an address is mistyped.
+// disconnected returns an error with the servers that the connection tries and the reason why it has none.
 func (c *Client) disconnected() error {
 	tried := strings.Join(c.nc.Servers(), ",")
-	if last := c.nc.LastError(); last != nil {
-		return fmt.Errorf("%w from %s: %w", nats.ErrDisconnected, tried, last)
-	}
-	if err, ok := dialErrors.Load(weak.Make(c.nc)); ok { // %v, because a dial timeout wraps context.DeadlineExceeded
-		return fmt.Errorf("%w from %s: %v", nats.ErrDisconnected, tried, err)
+	if reason := connectError(c.nc); reason != nil {
+		return fmt.Errorf("%w from %s: %w", nats.ErrDisconnected, tried, reason)
 	}
 	return fmt.Errorf("%w from %s", nats.ErrDisconnected, tried)
 }
