@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -78,12 +79,15 @@ func Query(name string) Attribute {
 // only inside the http.ServeMux, if the middleware wraps single handlers. In front of the mux use [RouteIn].
 func Route() Attribute { return func(r *http.Request) string { return r.Pattern } }
 
-// RouteIn reads the pattern that mux would match, for a middleware in front of mux.
+// RouteIn reads the pattern that mux would match, for a middleware in front of mux. It panics if mux is nil.
 //
 // A request that no pattern matches, which mux answers with 404 or 405, has no route. An attribute without a value is left
 // out, so no policy that matches by route applies, not even with "*", and clients that probe for paths are not limited.
 // Or(RouteIn(mux), Text("none")) gives such requests a route.
 func RouteIn(mux *http.ServeMux) Attribute {
+	if mux == nil {
+		panic("httplimit: RouteIn: mux is nil")
+	}
 	return func(r *http.Request) string {
 		_, pattern := mux.Handler(r)
 		return pattern
@@ -95,12 +99,17 @@ func PathValue(name string) Attribute {
 	return func(r *http.Request) string { return printable(r.PathValue(name)) }
 }
 
-// Or returns the first value that is not empty, as in Or(Header("X-Plan"), Text("free")).
+// Or returns the first value that is not empty, as in Or(Header("X-Plan"), Text("free")). It panics if an attribute is nil.
 //
 // If the values are of different kinds, such as users and addresses, make sure that one kind cannot pass for the other. A
 // user whose name is an address would use up the limit of that address. Prefix the values with user: and ip: in a function
 // of your own, and apply [Subnet64] to the address. The example of [Middleware] does both.
 func Or(attributes ...Attribute) Attribute {
+	for i, attribute := range attributes {
+		if attribute == nil {
+			panic(fmt.Sprintf("httplimit: Or: attribute %d is nil", i+1))
+		}
+	}
 	return func(r *http.Request) string {
 		for _, attribute := range attributes {
 			if value := attribute(r); value != "" {
@@ -158,8 +167,11 @@ func isJWT(token string) bool {
 
 // Subnet64 replaces an IPv6 address by its /64 network, and an IPv4-mapped address such as ::ffff:192.0.2.1 by 192.0.2.1.
 // It returns other values as they are. One client commonly has a whole /64, so a limit on single IPv6 addresses would limit
-// nobody. Policies can do the same with a filter.
+// nobody. Policies can do the same with a filter. It panics if address is nil.
 func Subnet64(address Attribute) Attribute {
+	if address == nil {
+		panic("httplimit: Subnet64: address is nil")
+	}
 	return func(r *http.Request) string {
 		value := address(r)
 		ip, err := netip.ParseAddr(value)

@@ -13,8 +13,11 @@ import (
 // is passed to OnError.
 type Body func(a *Answer) (contentType string, body []byte)
 
-// JSON makes a body of what value returns, written by encoding/json.
+// JSON makes a body of what value returns, written by encoding/json. It panics if value is nil.
 func JSON(value func(a *Answer) any) Body {
+	if value == nil {
+		panic("httplimit: JSON: value is nil")
+	}
 	return func(a *Answer) (string, []byte) { return "application/json", mustMarshal(value(a)) }
 }
 

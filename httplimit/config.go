@@ -12,6 +12,9 @@ import (
 // DefaultDeadline bounds each request to the limiter.
 const DefaultDeadline = 50 * time.Millisecond
 
+// maxAttributeNameBytes is the longest name of an attribute that the limiter accepts.
+const maxAttributeNameBytes = 64
+
 // A Mode says when a request is charged.
 type Mode int
 
@@ -49,8 +52,8 @@ type Config struct {
 	// one policy for everything else.
 	Policy Attribute
 
-	// Attributes are the values, by name, that policies match and build their keys from. An attribute without a value is
-	// left out, unless none has a value. A request is refused with 400 if a value has more than 256 bytes or unprintable
+	// Attributes are the values, by name, that policies match and build their keys from: up to 32, with names of 1 to 64
+	// bytes of printable UTF-8. An attribute without a value is left out, unless none has a value. A request is refused with 400 if a value has more than 256 bytes or unprintable
 	// characters; the functions of this package percent-encode the latter.
 	Attributes map[string]Attribute
 
@@ -178,6 +181,28 @@ func (c Config) validate() error {
 		return fmt.Errorf("invalid Deadline %v; want more than 0, or 0 for the default of %v", c.Deadline, DefaultDeadline)
 	case c.FailStatus != 0 && (c.FailStatus < 500 || c.FailStatus > 599):
 		return fmt.Errorf("invalid FailStatus %d; want 500 to 599, or 0 for the default of 503", c.FailStatus)
+	}
+	for i, set := range c.Headers {
+		if set == nil {
+			return fmt.Errorf("invalid Headers[%d]: nil; remove it", i)
+		}
+	}
+	return c.validateAttributes()
+}
+
+// validateAttributes finds the mistakes for which the limiter would refuse requests as if their clients had made them, and
+// attributes that never have a value, so that the policies that need them would limit nobody.
+func (c Config) validateAttributes() error {
+	if len(c.Attributes) > limits.MaxAttributes {
+		return fmt.Errorf("invalid Attributes: %d of them; want at most %d", len(c.Attributes), limits.MaxAttributes)
+	}
+	for name, attribute := range c.Attributes {
+		switch {
+		case name == "" || len(name) > maxAttributeNameBytes || printable(name) != name:
+			return fmt.Errorf("invalid Attributes[%q]; want a name of 1 to %d bytes of printable UTF-8", name, maxAttributeNameBytes)
+		case attribute == nil:
+			return fmt.Errorf("invalid Attributes[%q]: nil; give a function, or remove it", name)
+		}
 	}
 	return nil
 }

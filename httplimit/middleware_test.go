@@ -419,34 +419,6 @@ func TestWarningHidesClientValues(t *testing.T) {
 	}
 }
 
-func TestInvalidConfigPanics(t *testing.T) {
-	t.Parallel()
-	c, ok := dial(t, natsURL), inline(t, 1, "1h")
-	for field, make := range map[string]func(){
-		"Middleware: client":             func() { httplimit.Middleware(nil, httplimit.Config{Limits: ok}) },
-		"Outbound: client":               func() { httplimit.Outbound(nil, limits.Request{}, nil) },
-		"set Limits, Policy":             func() { httplimit.Middleware(c, httplimit.Config{Tier: httplimit.Text("pro")}) },
-		"Limits cannot be combined":      func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Policy: httplimit.Text("api")}) },
-		"Limits cannot be combined with": func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, APIKey: httplimit.Bearer()}) },
-		"APIKey cannot be combined": func() {
-			httplimit.Middleware(c, httplimit.Config{APIKey: httplimit.Bearer(), Mode: httplimit.CheckThenRecord})
-		},
-		"invalid Mode 7":         func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Mode: 7}) },
-		"invalid Deadline -1s":   func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, Deadline: -time.Second}) },
-		"invalid FailStatus 200": func() { httplimit.Middleware(c, httplimit.Config{Limits: ok, FailStatus: 200}) },
-		"unknown placeholder ":   func() { httplimit.Must(httplimit.TextTemplate("{no}")) },
-	} {
-		func() {
-			defer func() {
-				if got := fmt.Sprint(recover()); !strings.Contains(got, field) {
-					t.Errorf("panic %q does not name %q", got, field)
-				}
-			}()
-			make()
-		}()
-	}
-}
-
 // The headers are sent even if the handler writes at once and streams.
 func TestHeadersAreSentWithStreamingHandler(t *testing.T) {
 	t.Parallel()
