@@ -82,7 +82,9 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 // that is given twice, or that another one covers, does not repeat events.
 //
 // The subscription is active when Watch returns. The sequence can be iterated once, and ends with ctx. If the NATS
-// server refuses a type, Watch returns an error that wraps nats.ErrPermissionViolation.
+// server refuses a type, Watch returns an error that wraps nats.ErrPermissionViolation. If the server refuses it later,
+// because permissions change or after a reconnect to another server, the sequence yields such an error within some
+// seconds, and ends. It also ends with an error that wraps nats.ErrConnectionClosed, if the connection is closed.
 //
 // Watch is a live view, not a record. It does not show earlier events. An event may come twice, with the same ID. A
 // reader that falls 4096 events behind loses events; the sequence then yields an error that wraps
@@ -95,20 +97,23 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if err := c.checkConnection("watch", false); err != nil {
 		return nil, err
 	}
-	w := &watch{nc: c.nc, messages: make(chan *nats.Msg, watchBuffer)}
+	w := &watch{nc: c.nc, types: withoutCovered(types), messages: make(chan *nats.Msg, watchBuffer), refused: make(chan error, 1)}
 	subscribed := make(chan struct{})
 	subscribeCtx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	var err error
-	if !c.blocking.run(subscribeCtx, func() { err = w.subscribe(subscribeCtx, types); close(subscribed) }) {
+	if !c.blocking.run(subscribeCtx, func() { err = w.subscribe(subscribeCtx); close(subscribed) }) {
 		go func() { <-subscribed; w.stop() }()
 		return nil, fmt.Errorf("watch: no answer from %s: %w", serverNames(c.nc), subscribeCtx.Err())
 	}
 	if err != nil {
 		return nil, err
 	}
+	ctx, end := context.WithCancel(ctx)
+	go w.lookForRefusal(ctx)
 	unhook := context.AfterFunc(ctx, w.stop) // in case nobody iterates over the sequence
 	return func(yield func(Event, error) bool) {
+		defer end()
 		defer unhook() // otherwise a long-lived ctx would retain the watch
 		defer c.blocking.run(endedContext, w.stop)
 		w.run(ctx, yield)
@@ -118,43 +123,101 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 // watch gathers the messages of several subscriptions in one bounded channel.
 type watch struct {
 	nc            *nats.Conn
+	types         []string
 	closed        chan nats.Status // gets CLOSED from the connection
 	subscriptions []*nats.Subscription
 	messages      chan *nats.Msg
-	dropped       int // messages that the subscriptions had dropped at the last look
+	dropped       int        // messages that the subscriptions had dropped at the last look
+	lastError     error      // of the connection, before the server was last asked whether it refuses a type
+	refused       chan error // gets the refusal of a type that the server had confirmed
 }
 
 // subscribe returns when the server has confirmed the subscriptions.
-func (w *watch) subscribe(ctx context.Context, types []string) error {
-	types = withoutCovered(types)
-	before := w.nc.LastError()
+func (w *watch) subscribe(ctx context.Context) error {
 	w.closed = w.nc.StatusChanged(nats.CLOSED)
-	for _, t := range types {
+	err := w.askServer(ctx, func(t string) error {
 		s, err := w.nc.ChanSubscribe(t, w.messages)
-		if err != nil {
-			w.stop()
+		if err == nil {
+			w.subscriptions = append(w.subscriptions, s)
+		}
+		return err
+	})
+	if err != nil {
+		w.stop()
+	}
+	return err
+}
+
+// askServer makes a subscription to each type, and returns the server's refusal if it refuses one.
+func (w *watch) askServer(ctx context.Context, subscribe func(eventType string) error) error {
+	before := w.nc.LastError()
+	for _, t := range w.types {
+		if err := subscribe(t); err != nil {
 			return fmt.Errorf("watch %s: %w", t, err)
 		}
-		w.subscriptions = append(w.subscriptions, s)
 	}
 	err := w.nc.FlushWithContext(ctx)
 	for errors.Is(err, nats.ErrConnectionClosed) && !w.nc.IsClosed() { // the connection broke; nats.go restores it with the subscriptions
 		err = w.nc.FlushWithContext(ctx)
 	}
 	if err != nil {
-		w.stop()
 		return fmt.Errorf("watch: no answer%s: %w", fromServers(w.nc), err)
 	}
+	w.lastError = before
 	// The server reports a refused subscription as an error of the connection, before it answers the flush.
 	if err := w.nc.LastError(); err != before {
-		for _, t := range types {
+		for _, t := range w.types {
 			if isRefusal(err, `Subscription to "`+t+`"`) {
-				w.stop()
 				return fmt.Errorf("watch %s: %w", t, err)
 			}
 		}
 	}
 	return nil
+}
+
+// refusalLookout is how often a watch looks whether the server has refused something.
+const refusalLookout = time.Second
+
+// lookForRefusal notices that the server takes a subscription away: when permissions change, or after a reconnect to
+// another server. nats.go reports that to the error handler, which belongs to the application, and keeps only the last error
+// of the connection, which may be about something else by now. So after each new error the server is asked again.
+func (w *watch) lookForRefusal(ctx context.Context) {
+	tick := time.NewTicker(refusalLookout)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		last := w.nc.LastError()
+		if last == nil || last == w.lastError || !w.nc.IsConnected() {
+			continue
+		}
+		if err := w.askAgain(ctx); errors.Is(err, nats.ErrPermissionViolation) {
+			w.refused <- err
+			return
+		}
+	}
+}
+
+// askAgain makes further subscriptions for a moment, which discard what they get.
+func (w *watch) askAgain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	var again []*nats.Subscription
+	defer func() {
+		for _, s := range again {
+			_ = s.Unsubscribe() // fails only if the subscription has already ended
+		}
+	}()
+	return w.askServer(ctx, func(t string) error {
+		s, err := w.nc.Subscribe(t, func(*nats.Msg) {})
+		if err == nil {
+			again = append(again, s)
+		}
+		return err
+	})
 }
 
 // withoutCovered removes types that other types cover. With overlapping subscriptions each of them would get the event.
@@ -203,6 +266,9 @@ func (w *watch) run(ctx context.Context, yield func(Event, error) bool) {
 			if ctx.Err() == nil { // when ctx ends, stop closes the channel
 				yield(Event{}, errWatchClosed)
 			}
+			return
+		case err := <-w.refused:
+			yield(Event{}, err)
 			return
 		case m := <-w.messages:
 			if n := w.newlyDropped(); n > 0 &&

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,10 +47,7 @@ var watchTypes = []string{limits.EventWarning, limits.EventExceeded, limits.Even
 
 // Run ends after --count events, or with the context: a signal is the normal end of a watch.
 func (c *watchCmd) Run(s *session) error {
-	// A server may also refuse the subscription later: when permissions change, or after a reconnect to another server.
-	ctx, refuse, refusals := untilRefused(s.ctx)
-	defer refuse(nil)
-	nc, err := c.connect(s, "watch", refusals, nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
+	nc, err := c.connect(s, "watch", nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 		if !nc.IsClosed() {
 			fmt.Fprintln(s.err, "limiter: connection lost; events until it is back are not shown")
 		}
@@ -60,15 +56,11 @@ func (c *watchCmd) Run(s *session) error {
 		return err
 	}
 	defer nc.Close()
-	err = c.follow(ctx, s, nc)
-	if cause := context.Cause(ctx); errors.Is(cause, nats.ErrPermissionViolation) && !errors.Is(err, nats.ErrPermissionViolation) {
-		return fmt.Errorf("watch: %w", cause)
-	}
-	return err
+	return c.follow(s, nc)
 }
 
-func (c *watchCmd) follow(ctx context.Context, s *session, nc *nats.Conn) error {
-	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(ctx, c.Type...)
+func (c *watchCmd) follow(s *session, nc *nats.Conn) error {
+	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(s.ctx, c.Type...)
 	if err != nil {
 		return err
 	}
@@ -78,7 +70,7 @@ func (c *watchCmd) follow(ctx context.Context, s *session, nc *nats.Conn) error 
 	fmt.Fprintf(s.err, "watching %s\n", strings.Join(c.Type, " and "))
 	n := 0
 	for e, err := range events {
-		if errors.Is(err, nats.ErrConnectionClosed) {
+		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrPermissionViolation) {
 			return err
 		}
 		if err != nil { // an event that cannot be read
