@@ -53,8 +53,9 @@ type Config struct {
 	Policy Attribute
 
 	// Attributes are the values, by name, that policies match and build their keys from: up to 32, with names of 1 to 64
-	// bytes of printable UTF-8. An attribute without a value is left out, unless none has a value. A request is refused with 400 if a value has more than 256 bytes or unprintable
-	// characters; the functions of this package percent-encode the latter.
+	// bytes of printable UTF-8. An attribute without a value is left out, unless none has a value. A request is refused with
+	// 400 if a value has more than 256 bytes or unprintable characters; the functions of this package percent-encode the
+	// latter.
 	Attributes map[string]Attribute
 
 	// Tier returns the tier of the caller. If it is nil or returns an empty tier, none is sent. It requires Policy or
