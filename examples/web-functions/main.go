@@ -36,10 +36,7 @@ func main() {
 	if !nc.IsConnected() {
 		log.Printf("no limiter at %s yet; start it with: go run ./cmd/limiter --policies examples/web-functions/policies.yaml", nc.Servers())
 	}
-	s := &server{
-		limiter:  limits.NewClient(nc),
-		deadline: httplimit.DefaultDeadline,
-	}
+	s := &server{limiter: limits.NewClient(nc)}
 	log.Printf("serving on http://%s", *addr)
 	log.Fatal((&http.Server{Addr: *addr, Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
 }
@@ -73,8 +70,10 @@ func done(w http.ResponseWriter, r *http.Request) {
 }
 
 type server struct {
-	limiter  *limits.Client
-	deadline time.Duration // of one request to the limiter
+	limiter *limits.Client
+	// deadline bounds each request to the limiter; 0 means limits.DefaultTimeout. A request whose answer is late is refused, but
+	// charged nevertheless, so httplimit's default of 50 ms would use up limits whenever the limiter pauses for a moment.
+	deadline time.Duration
 }
 
 func (s *server) handler() http.Handler {
@@ -89,7 +88,7 @@ func (s *server) handler() http.Handler {
 		Tier:     httplimit.Header("X-User-Role"),
 		Headers:  []httplimit.Headers{httplimit.XRateLimitISO},
 		Body:     httplimit.JSONError,
-		Deadline: s.deadline,
+		Deadline: cmp.Or(s.deadline, limits.DefaultTimeout),
 		// Without a decision the function is not run: 500 {"ok":false,"error":"Rate limit check failed"}.
 		FailClosed: true,
 		FailStatus: http.StatusInternalServerError,

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
@@ -365,6 +366,24 @@ func TestNothingRunsWithoutADecision(t *testing.T) {
 		if a := s.post(t, http.DefaultClient, route, "7", ""); a.Status != want {
 			t.Errorf("%s, which has no limit, without a limiter: %+v; want %d", route, a, want)
 		}
+	}
+}
+
+// TestAShortPauseOfTheLimiterRefusesNobody: a request that is refused because its answer is late is charged all the same, and the
+// next one then finds the limit used up. So the example itself waits longer than httplimit does unless told.
+func TestAShortPauseOfTheLimiterRefusesNobody(t *testing.T) {
+	t.Parallel()
+	nc := testenv.Connect(t, testenv.NATS(t).ClientURL())
+	if _, err := nc.Subscribe(limits.SubjectConsume, func(m *nats.Msg) {
+		time.AfterFunc(2*httplimit.DefaultDeadline, func() { _ = m.Respond([]byte(`{"allowed":true,"limit":1,"remaining":0}`)) })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer((&server{limiter: limits.NewClient(nc)}).handler()) // as main has it
+	t.Cleanup(web.Close)
+	s := &site{url: web.URL}
+	if a := s.post(t, http.DefaultClient, "admin/migrate", "7", ""); a.Status != http.StatusOK {
+		t.Errorf("an answer after %s: %+v; want 200", 2*httplimit.DefaultDeadline, a)
 	}
 }
 
