@@ -92,7 +92,7 @@ func generate(w http.ResponseWriter, r *http.Request) {
 	if reply, ok := httplimit.ReplyFrom(r.Context()); ok {
 		rateLimit := map[string]gauge{}
 		for _, l := range reply.Limits {
-			rateLimit[l.Name] = gaugeOf(l.Name, l.Limit, l.Remaining, l.Reset).plusOne()
+			rateLimit[l.Name] = gaugeWithJob(l)
 		}
 		created["rateLimit"] = rateLimit
 	}

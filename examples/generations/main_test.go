@@ -380,6 +380,30 @@ func TestBurst(t *testing.T) {
 	})
 }
 
+// TestAJobTellsWhatTheStatusTells: the state in its answer, which is of before its charge, includes the job. A reset that the job
+// changes is left out.
+func TestAJobTellsWhatTheStatusTells(t *testing.T) {
+	onEachStore(t, func(t *testing.T, s *server) {
+		for s.policy = range map[string]int{"generations": 0, "generations-burst": 0} {
+			for n := range 2 {
+				var told map[string]gauge
+				if err := json.Unmarshal(s.generate(t, "7", "FREE").RateLimit, &told); err != nil || len(told) != 2 {
+					t.Fatalf("%s: %v, %v", s.policy, told, err)
+				}
+				for _, want := range do(t, s.handler(), "GET", "/status", "7", "FREE", nil).Limits {
+					got, ok := told[want.Type]
+					if ok && got.ResetAt.IsZero() {
+						want.ResetAt = got.ResetAt
+					}
+					if ok && got != want {
+						t.Errorf("%s: job %d tells %+v, and the status %+v", s.policy, n+1, got, want)
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestOffPeak resolves the policy at noon and at night.
 func TestOffPeak(t *testing.T) {
 	t.Parallel()

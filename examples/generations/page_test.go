@@ -12,8 +12,11 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/nats-io/nats.go"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
+	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -160,6 +163,62 @@ func TestPageRefreshes(t *testing.T) {
 	}
 	b.do("see it without a click", shows("[data-type=day]", "3 of 50 used"), shows("[data-type=minute]", "0 of 5 used"))
 	b.wantNoComplaint()
+}
+
+// TestPageTellsOfAnOutage as long as it lasts. The worst is a limiter that is there but silent, since each answer then takes as long
+// as the page waits between two refreshes.
+func TestPageTellsOfAnOutage(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	nc := testenv.Connect(t, url)
+	silent, err := nc.Subscribe(limits.SubjectStatus, func(*nats.Msg) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t, &server{client: limits.NewClient(nc), policy: "generations"})
+	b.do("read that there is no status", shows("#message", "the limits cannot be told"))
+	if err := silent.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	exampletest.Start(t, exampletest.SQLite, "policies.yaml", func(o *app.Options) { o.NATSURL = url })
+	b.do("see it come back", shows("[data-type=minute]", "0 of 5 used"), until(`document.querySelector("#message").textContent === ""`))
+}
+
+// TestPageOpensAButtonBeforeItsTime if an operator resets or raises what had refused it.
+func TestPageOpensAButtonBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	file, _ := policyFile(t)
+	s := start(t, exampletest.SQLite, file)
+	b := browse(t, s)
+	for _, used := range []limits.Request{{Policy: "generations", Cost: 50}, {Policy: "money", Cost: 80}} {
+		used.Attributes = map[string]string{"user": "demo"}
+		if _, err := s.client.Record(t.Context(), used); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := func(id string) chromedp.Action[chromedp.Void] {
+		return until(fmt.Sprintf(`document.querySelector(%q).disabled`, id))
+	}
+	b.do("be refused", click("#generate"), closed("#generate"), click("#render"), closed("#render"))
+	if _, err := s.client.Reset(t.Context(), limits.ResetRequest{Key: "generations:demo"}); err != nil {
+		t.Fatal(err)
+	}
+	b.do("generate again", until(`!document.querySelector("#generate").disabled`), shows("#generate", "Generate"))
+	if !get[bool](b, `document.querySelector("#render").disabled`) {
+		t.Error("render is open, which needs 30 cents where 20 are left")
+	}
+}
+
+// TestPageFitsAPhone even if the user has a long name.
+func TestPageFitsAPhone(t *testing.T) {
+	t.Parallel()
+	file, _ := policyFile(t)
+	b := browse(t, start(t, exampletest.SQLite, file))
+	name := strings.Repeat("u", 64)
+	b.do("take a long name", chromedp.EmulateViewport(360, 640), become(name), shows("#shown", name))
+	if wide := get[int](b, "document.documentElement.scrollWidth"); wide > 360 {
+		t.Errorf("the page is %d wide on a phone of 360", wide)
+	}
 }
 
 // TestPageRoundsWaitsUp: a user who comes back when the page says is not denied again.

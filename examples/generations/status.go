@@ -50,9 +50,14 @@ func gaugeOf(name string, limit, remaining, reset int64) gauge {
 	return g
 }
 
-// plusOne adds the job that the handler has just created, which will be charged after the answer.
-func (g gauge) plusOne() gauge {
+// gaugeWithJob adds the job that the handler has just created, which will be charged after the answer. The reset is left out if the
+// job changes it: it begins the window, or takes a token of a bucket, which is then whole later.
+func gaugeWithJob(l limits.LimitReply) gauge {
+	g := gaugeOf(l.Name, l.Limit, l.Remaining, l.Reset)
 	g.Current, g.Remaining = g.Current+1, max(g.Remaining-1, 0)
+	if l.Algorithm == limits.TokenBucket {
+		g.ResetAt = time.Time{}
+	}
 	return g
 }
 
