@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 	"internal/yamlfile/yamltest":   {"internal/yamlfile"},                                        // for tests only
 	"internal/storetest/eachstore": {"internal/postgres", "internal/sqlite", "internal/testenv"}, // likewise
 	"internal/app/apptest":         {"internal/app"},                                             // likewise
+	"internal/testenv/browser":     {"internal/testenv"},                                         // likewise
 	"internal/alerts/channel":      {"internal/alerts"},
 	"internal/alerts/deliver":      {"internal/alerts", "internal/outage", "internal/redact"},
 

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -18,107 +14,19 @@ import (
 	"github.com/seed503877ad/limits/examples/internal/exampletest"
 	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/testenv"
+	"github.com/seed503877ad/limits/internal/testenv/browser"
 )
 
-// tab is a tab of a browser.
-type tab struct {
-	*testing.T
-	ctx context.Context
-
-	mu         sync.Mutex
-	complaints []string // scripts that failed, and violations of the page's content security policy
-}
-
-// browse opens the page in a browser of its own, until the test ends.
-func browse(t *testing.T, s *server) *tab {
+// browse opens the page of a server.
+func browse(t *testing.T, s *server) *browser.Tab {
 	t.Helper()
 	site := httptest.NewServer(s.handler())
 	t.Cleanup(site.Close)
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(testenv.Chromium(t)),
-		chromedp.WSURLReadTimeout(exampletest.Patience))
-	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with one
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 4*exampletest.Patience)
-	t.Cleanup(cancel)
-	ctx, stop := chromedp.NewExecAllocator(ctx, options...)
-	t.Cleanup(stop)
-	ctx, closeTab := chromedp.NewContext(ctx)
-	t.Cleanup(closeTab)
-	t.Cleanup(func() { _ = chromedp.Cancel(ctx) }) // lets it clean up; the other contexts end it in any case
-	b := &tab{T: t, ctx: ctx}
-	go b.listen(chromedp.Console(ctx))
-	b.do("open the page", chromedp.Navigate(site.URL))
-	return b
-}
-
-// listen collects complaints. A response with 429 is none.
-func (b *tab) listen(console iter.Seq2[chromedp.ConsoleMessage, error]) {
-	for m, err := range console {
-		if err != nil {
-			return // the tab is closed
-		}
-		if (m.Type == chromedp.ConsoleException || m.Type == chromedp.ConsoleError) && !strings.Contains(m.Text, "status of 429") {
-			b.mu.Lock()
-			b.complaints = append(b.complaints, m.Text)
-			b.mu.Unlock()
-		}
-	}
-}
-
-func (b *tab) said() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Join(b.complaints, "\n")
-}
-
-func (b *tab) wantNoComplaint() {
-	b.Helper()
-	if said := b.said(); said != "" {
-		b.Errorf("the browser complains: %s", said)
-	}
-}
-
-// do runs actions in the tab. If they fail, the message has what the page shows.
-func (b *tab) do(what string, actions ...chromedp.Action[chromedp.Void]) {
-	b.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		shown, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.body.innerText"))
-		b.Fatalf("%s: %v; the page shows:\n%s\n%s", what, err, shown, b.said())
-	}
-}
-
-// get evaluates an expression in the page.
-func get[T any](b *tab, expression string) T {
-	b.Helper()
-	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
-	if err != nil {
-		b.Fatalf("%s: %v", expression, err)
-	}
-	return value
-}
-
-// until waits for an expression to be true in the page. chromedp's own Poll evaluates a text as a function, which the page's content
-// security policy forbids.
-func until(expression string) chromedp.Action[chromedp.Void] {
-	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`new Promise((yes, no) => {
-		const end = Date.now() + %d;
-		const look = () => %s ? yes() : Date.now() > end ? no(new Error("waited in vain")) : setTimeout(look, 20);
-		look();
-	})`, exampletest.Patience.Milliseconds(), expression), chromedp.EvalAwaitPromise)
-}
-
-// shows waits for a text in an element.
-func shows(selector, text string) chromedp.Action[chromedp.Void] {
-	return until(fmt.Sprintf("document.querySelector(%q)?.textContent.includes(%q)", selector, text))
-}
-
-func click(selector string) chromedp.Action[chromedp.Void] {
-	return chromedp.Click(chromedp.CSS(selector))
+	return browser.Open(t, site.URL)
 }
 
 // become types a name, and leaves the field as a user would.
-func become(user string) chromedp.Action[chromedp.Void] {
+func become(user string) browser.Action {
 	return chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`{
 		const field = document.querySelector("#user");
 		field.value = %q;
@@ -132,21 +40,25 @@ func TestPage(t *testing.T) {
 	file, _ := policyFile(t)
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		b := browse(t, start(t, store, file))
-		b.do("see a new user", shows("[data-type=minute]", "0 of 5 used, 5 left"), shows("[data-type=day]", "0 of 50 used"),
-			shows("[data-type=money]", "0 of 100 used"), shows("#shown", "demo (FREE)"))
+		b.Do("see a new user", browser.Shows("[data-type=minute]", "0 of 5 used, 5 left"),
+			browser.Shows("[data-type=day]", "0 of 50 used"), browser.Shows("[data-type=money]", "0 of 100 used"), browser.Shows("#shown", "demo (FREE)"))
 		for _, used := range []string{"1 of 5 used, 4 left", "2 of 5", "3 of 5", "4 of 5", "5 of 5 used, 0 left"} {
-			b.do("generate to "+used, click("#generate"), shows("[data-type=minute]", used), shows("#message", "was created"))
+			b.Do("generate to "+used, browser.Click("#generate"), browser.Shows("[data-type=minute]", used),
+				browser.Shows("#message", "was created"))
 		}
-		b.do("see the bar full", until(`document.querySelector("[data-type=minute].closed progress").value === 5`),
-			until(`document.querySelector("[data-type=minute] progress").max === 5`), shows("[data-type=minute]", "whole again in "))
-		b.do("press once more", click("#generate"), shows("#message", "You've used 5/5 generations this minute. Try again in "),
-			until(`document.querySelector("#generate").disabled`), shows("#generate", "Closed for "))
-		b.do("see it count down", until(fmt.Sprintf("document.querySelector('#generate').textContent !== %q",
-			get[string](b, "document.querySelector('#generate').textContent"))))
-		b.do("spend money", click("#render"), shows("[data-type=money]", "30 of 100 used, 70 left"))
-		b.do("become somebody who pays", chromedp.Evaluate[chromedp.Void](`document.querySelector("#tier").value = "PRO"`), become("payer"),
-			shows("#shown", "payer (PRO)"), shows("[data-type=minute]", "0 of 20 used"), until(`!document.querySelector("#generate").disabled`))
-		b.wantNoComplaint()
+		b.Do("see the bar full", browser.Until(`document.querySelector("[data-type=minute].closed progress").value === 5`),
+			browser.Until(`document.querySelector("[data-type=minute] progress").max === 5`),
+			browser.Shows("[data-type=minute]", "whole again in "))
+		b.Do("press once more", browser.Click("#generate"),
+			browser.Shows("#message", "You've used 5/5 generations this minute. Try again in "),
+			browser.Until(`document.querySelector("#generate").disabled`), browser.Shows("#generate", "Closed for "))
+		b.Do("see it count down", browser.Until(fmt.Sprintf("document.querySelector('#generate').textContent !== %q",
+			browser.Get[string](b, "document.querySelector('#generate').textContent"))))
+		b.Do("spend money", browser.Click("#render"), browser.Shows("[data-type=money]", "30 of 100 used, 70 left"))
+		b.Do("become somebody who pays", chromedp.Evaluate[chromedp.Void](`document.querySelector("#tier").value = "PRO"`),
+			become("payer"), browser.Shows("#shown", "payer (PRO)"), browser.Shows("[data-type=minute]", "0 of 20 used"),
+			browser.Until(`!document.querySelector("#generate").disabled`))
+		b.WantNoComplaint()
 	})
 }
 
@@ -155,14 +67,14 @@ func TestPageRefreshes(t *testing.T) {
 	t.Parallel()
 	s := start(t, exampletest.SQLite, exampletest.Rewrite(t, "policies.yaml", "window: 1m", "window: 2s"))
 	b := browse(t, s)
-	b.do("see a new user", shows("[data-type=day]", "0 of 50 used"))
+	b.Do("see a new user", browser.Shows("[data-type=day]", "0 of 50 used"))
 	for range 3 {
 		if a := s.generate(t, "demo", "FREE"); a.Code != http.StatusCreated {
 			t.Fatalf("generate: %d %s", a.Code, a.Body)
 		}
 	}
-	b.do("see it without a click", shows("[data-type=day]", "3 of 50 used"), shows("[data-type=minute]", "0 of 5 used"))
-	b.wantNoComplaint()
+	b.Do("see it without a click", browser.Shows("[data-type=day]", "3 of 50 used"), browser.Shows("[data-type=minute]", "0 of 5 used"))
+	b.WantNoComplaint()
 }
 
 // TestPageTellsOfAnOutage as long as it lasts. The worst is a limiter that is there but silent, since each answer then takes as long
@@ -176,12 +88,13 @@ func TestPageTellsOfAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := browse(t, &server{client: limits.NewClient(nc), policy: "generations"})
-	b.do("read that there is no status", shows("#message", "the limits cannot be told"))
+	b.Do("read that there is no status", browser.Shows("#message", "the limits cannot be told"))
 	if err := silent.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
 	exampletest.Start(t, exampletest.SQLite, "policies.yaml", func(o *app.Options) { o.NATSURL = url })
-	b.do("see it come back", shows("[data-type=minute]", "0 of 5 used"), until(`document.querySelector("#message").textContent === ""`))
+	b.Do("see it come back", browser.Shows("[data-type=minute]", "0 of 5 used"),
+		browser.Until(`document.querySelector("#message").textContent === ""`))
 }
 
 // TestPageOpensAButtonBeforeItsTime if an operator resets or raises what had refused it.
@@ -196,15 +109,15 @@ func TestPageOpensAButtonBeforeItsTime(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	closed := func(id string) chromedp.Action[chromedp.Void] {
-		return until(fmt.Sprintf(`document.querySelector(%q).disabled`, id))
+	closed := func(id string) browser.Action {
+		return browser.Until(fmt.Sprintf(`document.querySelector(%q).disabled`, id))
 	}
-	b.do("be refused", click("#generate"), closed("#generate"), click("#render"), closed("#render"))
+	b.Do("be refused", browser.Click("#generate"), closed("#generate"), browser.Click("#render"), closed("#render"))
 	if _, err := s.client.Reset(t.Context(), limits.ResetRequest{Key: "generations:demo"}); err != nil {
 		t.Fatal(err)
 	}
-	b.do("generate again", until(`!document.querySelector("#generate").disabled`), shows("#generate", "Generate"))
-	if !get[bool](b, `document.querySelector("#render").disabled`) {
+	b.Do("generate again", browser.Until(`!document.querySelector("#generate").disabled`), browser.Shows("#generate", "Generate"))
+	if !browser.Get[bool](b, `document.querySelector("#render").disabled`) {
 		t.Error("render is open, which needs 30 cents where 20 are left")
 	}
 }
@@ -215,8 +128,8 @@ func TestPageFitsAPhone(t *testing.T) {
 	file, _ := policyFile(t)
 	b := browse(t, start(t, exampletest.SQLite, file))
 	name := strings.Repeat("u", 64)
-	b.do("take a long name", chromedp.EmulateViewport(360, 640), become(name), shows("#shown", name))
-	if wide := get[int](b, "document.documentElement.scrollWidth"); wide > 360 {
+	b.Do("take a long name", chromedp.EmulateViewport(360, 640), become(name), browser.Shows("#shown", name))
+	if wide := browser.Get[int](b, "document.documentElement.scrollWidth"); wide > 360 {
 		t.Errorf("the page is %d wide on a phone of 360", wide)
 	}
 }
@@ -230,7 +143,7 @@ func TestPageRoundsWaitsUp(t *testing.T) {
 		-1: "0 s", 1: "1 s", 59_000: "59 s", 59_001: "1 min 0 s", 3_599_000: "59 min 59 s", 3_599_001: "1 h 0 min",
 		3_600_001: "1 h 1 min", 32_340_000: "8 h 59 min", 32_399_000: "9 h 0 min", 86_400_000: "24 h 0 min",
 	} {
-		if got := get[string](b, fmt.Sprintf("span(%d)", ms)); got != want {
+		if got := browser.Get[string](b, fmt.Sprintf("span(%d)", ms)); got != want {
 			t.Errorf("%d ms are %q, want %q", ms, got, want)
 		}
 	}
@@ -242,18 +155,20 @@ func TestPageShowsNamesAsText(t *testing.T) {
 	file, _ := policyFile(t)
 	b := browse(t, start(t, exampletest.SQLite, file))
 	const name = `<img src=x onerror="document.title='run'">`
-	b.do("take the name", become(name), shows("#shown", name+" (FREE)"))
-	b.wantNoComplaint()
-	if images := get[int](b, `document.querySelectorAll("img").length`); images != 0 {
+	b.Do("take the name", become(name), browser.Shows("#shown", name+" (FREE)"))
+	b.WantNoComplaint()
+	if images := browser.Get[int](b, `document.querySelectorAll("img").length`); images != 0 {
 		t.Errorf("the name became markup: %d images", images)
 	}
 	// Even a script that got into the page would not run.
-	b.do("inject a script", chromedp.Evaluate[chromedp.Void](`{
+	b.Do("inject a script", chromedp.Evaluate[chromedp.Void](`{
 		const s = document.createElement("script"); s.textContent = "document.title = 'run'"; document.body.append(s); }`))
-	if title := get[string](b, "document.title"); title != "Generations" {
+	if title := browser.Get[string](b, "document.title"); title != "Generations" {
 		t.Errorf("the title is %q: an injected script ran", title)
 	}
-	exampletest.Until(t, "a complaint of the injected script", func() bool { return strings.Contains(b.said(), "Content Security Policy") })
+	exampletest.Until(t, "a complaint of the injected script", func() bool {
+		return strings.Contains(b.Complaints(), "Content Security Policy")
+	})
 }
 
 // TestPageLoadsNothingFromElsewhere reads the page's headers and its links.

@@ -25,6 +25,9 @@ const (
 	// rateSpan is how long snapshots are kept. Rates are computed since the oldest that is kept, or since the start of the
 	// process if there is only one.
 	rateSpan = time.Minute
+	// shownOfHash is how much is shown of a SHA-256, the label of the metrics of files: enough to tell two files apart. In full
+	// it is one word of 64 characters, which takes the room of the columns beside it.
+	shownOfHash = 12
 )
 
 //go:embed dashboard.html
@@ -366,6 +369,9 @@ func (f family) metric(before family, span time.Duration) metric {
 			continue
 		}
 		r := row{Labels: s.text, Value: value(f.name, s.value)}
+		if strings.HasSuffix(f.name, "_info") {
+			r.Labels = r.Labels[:min(len(r.Labels), shownOfHash)]
+		}
 		if f.counts {
 			recent := s.since(before.like(s))
 			r.Rate = rate(recent.value, span)

@@ -18,9 +18,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/testenv/browser"
 )
 
 // browse returns the text of the page: cells separated by one space, one line for each row.
@@ -273,6 +275,31 @@ func TestNumbersAreHumanReadable(t *testing.T) {
 			t.Errorf("got %s, want %s", c.got, c.want)
 		}
 	}
+}
+
+// TestDashboardFitsEveryScreen: what is wider, such as a long name of a rule, scrolls inside its section, and the page does not. The
+// checksum of a file is cut, because in full it would leave no room for the values beside it.
+func TestDashboardFitsEveryScreen(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("0123456789abcdef", 4)
+	d, m := newTestDashboard(t, readiness{Checks: map[string]string{"store": long + long}})
+	m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
+	m.WatchPolicies(func() (string, float64, int64) { return long, 86400, 0 })
+	m.WatchAlerts(func(context.Context) (map[string]int64, error) { return nil, nil }, noChannels).DeliveryTried(long, "sent", time.Millisecond)
+	site := httptest.NewServer(d)
+	t.Cleanup(site.Close)
+	b := browser.Open(t, site.URL)
+	for _, width := range []int64{360, 500, 800, 1280} {
+		b.Do("change the width", chromedp.EmulateViewport(width, 800))
+		if wide := browser.Get[int64](b, "document.documentElement.scrollWidth"); wide > width {
+			t.Errorf("the page is %d wide on a screen of %d", wide, width)
+		}
+	}
+	page := browse(t, d)
+	if !strings.Contains(page, " limits_policies_info "+long[:12]+" ") || !strings.Contains(page, " "+long+", sent 1 ") {
+		t.Errorf("want the checksum cut and the name of the channel in full: %s", page)
+	}
+	b.WantNoComplaint()
 }
 
 // TestDashboardReportsUnreadableMetrics, instead of an empty page.
