@@ -43,6 +43,9 @@ func (a *Answer) RetryAfter() (seconds int64, ok bool) {
 	return ceilSeconds(a.Reply.RetryAfter), true
 }
 
+// neverFits reports whether the answer is a denial of a cost that can never fit.
+func (a *Answer) neverFits() bool { return a.Denied() && a.Reply.RetryAfter <= 0 }
+
 // Wait is RetryAfter in words, such as "1 second", "42 seconds", "2 minutes" or "8 hours". It is empty if RetryAfter is
 // not ok.
 func (a *Answer) Wait() string {

@@ -233,7 +233,7 @@ func TestRateLimitFieldsAreStructured(t *testing.T) {
 func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 	t.Parallel()
 	const most = int64(999_999_999_999_999)
-	a := &httplimit.Answer{At: noon, Reply: &limits.Reply{Limits: []limits.LimitReply{
+	a := &httplimit.Answer{At: noon, Reply: &limits.Reply{RetryAfter: math.MaxInt64, Limits: []limits.LimitReply{
 		{Name: "whole again", Limit: math.MaxInt64, Remaining: math.MaxInt64, Reset: math.MaxInt64, Allowed: true, Window: "2147483647w"},
 		{Name: "fits", Limit: 5, Reset: math.MaxInt64, RetryAfter: math.MaxInt64, Window: "2147483647w"},
 	}}}
@@ -261,6 +261,9 @@ func TestNestedMiddlewaresReportAllLimits(t *testing.T) {
 	answer := func(allowed bool, limit, remaining int64, window string) *httplimit.Answer {
 		reply := &limits.Reply{Allowed: allowed, Key: "k", Name: "n", Limit: limit, Remaining: remaining, Reset: now.UnixMilli() + 60_000,
 			Limits: []limits.LimitReply{{Name: "n", Key: "k", Limit: limit, Window: window, Remaining: remaining, Reset: now.UnixMilli() + 60_000, Allowed: allowed}}}
+		if !allowed {
+			reply.RetryAfter, reply.Limits[0].RetryAfter = 60_000, 60_000
+		}
 		return &httplimit.Answer{Reply: reply, At: now}
 	}
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ const Draft = "draft-ietf-httpapi-ratelimit-headers-11"
 type Headers func(h http.Header, a *Answer)
 
 // XRateLimitUnix sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset. The reset is in Unix seconds, rounded
-// up.
+// up. A denial that never ends has no reset, as in [RateLimitFields].
 func XRateLimitUnix(h http.Header, a *Answer) {
 	setXRateLimit(h, a, func() string { return strconv.FormatInt(ceilSeconds(a.Reply.Reset), 10) })
 }
@@ -37,7 +37,9 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 	}
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(a.Reply.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(max(a.Reply.Remaining, 0), 10))
-	h.Set("X-RateLimit-Reset", reset())
+	if h.Del("X-RateLimit-Reset"); !a.neverFits() {
+		h.Set("X-RateLimit-Reset", reset())
+	}
 }
 
 // RateLimitFields sets RateLimit-Policy and RateLimit of [Draft]. They are lists (RFC 9651) with an item for each limit that
@@ -49,7 +51,8 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 // If a middleware around this one has set the fields already, the items are added to them.
 //
 // t, the effective window of the draft, is when the whole limit is free again or, for a limit that denies, when the request
-// fits. w is left out for windows that are not whole seconds or vary in length (months). No partition key is sent, because
+// fits. If the cost can never fit, t is left out of all items: clients take the latest that they find for the time to come
+// back, even that of a limit that does not deny. w is left out for windows that are not whole seconds or vary in length (months). No partition key is sent, because
 // it would reveal the key of the limit.
 func RateLimitFields(h http.Header, a *Answer) {
 	rows := a.enforced()
@@ -62,7 +65,10 @@ func RateLimitFields(h http.Header, a *Answer) {
 	for i, l := range rows {
 		name := sfString(names[i])
 		policy[i] = fmt.Sprintf("%s;q=%d%s", name, sfInteger(l.Limit), windowParameter(l.Window))
-		state[i] = fmt.Sprintf("%s;r=%d;t=%d", name, sfInteger(l.Remaining), sfInteger(untilReset(l, a.At)))
+		state[i] = fmt.Sprintf("%s;r=%d", name, sfInteger(l.Remaining))
+		if !a.neverFits() {
+			state[i] += fmt.Sprintf(";t=%d", sfInteger(untilReset(l, a.At)))
+		}
 	}
 	appendItems(h, "RateLimit-Policy", policy)
 	appendItems(h, "RateLimit", state)

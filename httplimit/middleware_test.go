@@ -440,3 +440,29 @@ func TestHeadersAreSentWithStreamingHandler(t *testing.T) {
 		t.Errorf("headers %v", resp.Header)
 	}
 }
+
+// TestADenialThatNeverEndsNamesNoTime: clients take the latest time in any header for the time to come back, also that of a limit
+// beside it, or of a middleware around it. A cost that never fits is then denied again and again.
+func TestADenialThatNeverEndsNamesNoTime(t *testing.T) {
+	t.Parallel()
+	client := dial(t, natsURL)
+	both := func(*http.Request) []limits.LimitSpec {
+		return []limits.LimitSpec{{Key: key(t), Name: "small", Limit: 10, Window: "1m"}, {Key: key(t), Name: "large", Limit: 100, Window: "1h"}}
+	}
+	headers := []httplimit.Headers{httplimit.RateLimitFields, httplimit.XRateLimitUnix, httplimit.XRateLimitISO}
+	large := httplimit.Middleware(client, httplimit.Config{Limits: both, Headers: headers, Deadline: time.Minute,
+		Cost: func(*http.Request) int64 { return 11 }})
+	outer := httplimit.Middleware(client, httplimit.Config{Limits: inline(t, 5, "1m"), Headers: []httplimit.Headers{httplimit.XRateLimitUnix}})
+	for name, h := range map[string]http.Handler{"alone": large(hello), "inside of another": outer(large(hello))} {
+		resp := get(h).Result()
+		if at, ok := httplimit.RetryAt(resp); ok || resp.StatusCode != http.StatusTooManyRequests {
+			t.Errorf("%s: status %d, to retry at %v: %v", name, resp.StatusCode, at, resp.Header)
+		}
+		if got := resp.Header.Get("RateLimit"); !strings.Contains(got, `"small";r=10`) || !strings.Contains(got, `"large";r=100`) {
+			t.Errorf("%s: RateLimit %q lacks what remains", name, got)
+		}
+		if got := resp.Header.Get("X-RateLimit-Remaining"); got != "10" {
+			t.Errorf("%s: X-RateLimit-Remaining %q, want 10", name, got)
+		}
+	}
+}

@@ -14,7 +14,7 @@ import (
 const maxDelay = 366 * 24 * time.Hour
 
 // CanRetry reports whether the same request may succeed later: the status is 429, or 503 with a Retry-After. A nil response,
-// which a failed request has, cannot be retried.
+// which a failed request has, cannot be retried. If [RetryAt] finds no time in a 429, the request may be one that never fits.
 func CanRetry(resp *http.Response) bool {
 	return resp != nil && (resp.StatusCode == http.StatusTooManyRequests ||
 		resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "")
