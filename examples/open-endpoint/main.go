@@ -41,7 +41,12 @@ func main() {
 	log.Printf("serving on http://%s", *addr)
 	// In a burst the limiter may need more than httplimit's default of 50 ms, and people who sign up can wait longer.
 	served := handler(limits.NewClient(nc), limits.DefaultTimeout, trusted)
-	log.Fatal((&http.Server{Addr: *addr, Handler: served, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe())
+	log.Fatal(newServer(*addr, served).ListenAndServe())
+}
+
+// newServer bounds how long a client may take to send its form, because that is read before the limits are decided.
+func newServer(addr string, h http.Handler) *http.Server {
+	return &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
 }
 
 // networks parses a list of networks, whose proxies may say which address a request comes from.

@@ -3,12 +3,15 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -314,6 +317,46 @@ func (s *site) wantUndecided(t *testing.T, when string) {
 	if a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Body, `"code":"RATE_LIMIT_CHECK_FAILED"`) {
 		t.Errorf("%s: %+v; want 503", when, a)
 	}
+}
+
+// TestAFormThatDoesNotEndIsCutOff: its limits are decided when it has been read, so without a timeout anybody could hold any number of
+// connections for ever.
+func TestAFormThatDoesNotEndIsCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		web := newServer("", handler(limits.NewClient(nil), time.Second, nil))
+		defer web.Close()
+		accepted := make(oneConn, 1)
+		accepted <- theirs
+		go web.Serve(accepted)
+		began := time.Now()
+		if _, err := io.WriteString(ours, "POST /signup HTTP/1.1\r\nHost: a.example\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+		_ = ours.SetReadDeadline(began.Add(time.Hour))
+		if answer, err := io.ReadAll(ours); err != nil || time.Since(began) > 10*time.Second {
+			t.Errorf("held for %s (%v): %s", time.Since(began), err, answer)
+		}
+	})
+}
+
+// oneConn is a listener that accepts the connection in it.
+type oneConn chan net.Conn
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if conn, ok := <-l; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (l oneConn) Close() error {
+	close(l)
+	return nil
 }
 
 func TestNetworks(t *testing.T) {
