@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,11 +35,14 @@ func browse(t *testing.T, d *dashboard) string {
 	if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("%d %s %s", w.Code, w.Header().Get("Content-Type"), w.Body)
 	}
-	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(w.Body.String())
-	sum := sha256.Sum256([]byte(style[1]))
-	if p := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'") ||
-		!strings.HasSuffix(p, "style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'") { // a browser ignores any other style
-		t.Errorf("policy %q", p)
+	policy := w.Header().Get("Content-Security-Policy")
+	for _, element := range []string{"style", "script"} {
+		content := regexp.MustCompile(`(?s)<` + element + `>(.*)</` + element + `>`).FindStringSubmatch(w.Body.String())
+		sum := sha256.Sum256([]byte(content[1]))
+		want := element + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'" // a browser ignores any other
+		if !strings.HasPrefix(policy, "default-src 'none'") || !strings.Contains(policy, "; "+want) {
+			t.Errorf("policy %q lacks %s", policy, want)
+		}
 	}
 	if w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("Vary") != "Accept" {
 		t.Errorf("headers %v", w.Header())
@@ -300,6 +304,44 @@ func TestDashboardFitsEveryScreen(t *testing.T) {
 		t.Errorf("want the checksum cut and the name of the channel in full: %s", page)
 	}
 	b.WantNoComplaint()
+}
+
+// TestDashboardComesBackAfterARestart of the limiter, to where it was scrolled. Meanwhile it says that there is no answer, and since
+// when.
+func TestDashboardComesBackAfterARestart(t *testing.T) {
+	t.Parallel()
+	serve := func(addr, version string) *httptest.Server {
+		d, m := newTestDashboard(t, readiness{Ready: true})
+		m.SetVersion(version)
+		m.Decided(engine.Consume, "allowed", "sliding_window", false, time.Millisecond)
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		site := httptest.NewUnstartedServer(d)
+		site.Listener.Close()
+		site.Listener = listener
+		site.Start()
+		t.Cleanup(site.Close)
+		return site
+	}
+	first := serve("127.0.0.1:0", "1.0.0")
+	b := browser.Open(t, first.URL)
+	b.Do("scroll", browser.Shows("h1", "Limits 1.0.0 ready"), chromedp.EmulateViewport(360, 200),
+		browser.Until(`(scrollTo(0, 150), document.querySelector("#answers").scrollLeft = 40, scrollY === 150)`))
+	b.WantNoComplaint()
+	first.Close()
+	b.Do("read that there is no answer",
+		browser.Until(`/^No answer since \d\d:\d\d:\d\d UTC/.test(document.querySelector("#outage").textContent)`),
+		browser.Shows("h1", "Limits 1.0.0"), browser.Until(`document.title === "Limits: no answer"`))
+	serve(first.Listener.Addr().String(), "2.0.0")
+	b.Do("see it come back", browser.Shows("h1", "Limits 2.0.0 ready"),
+		browser.Until(`document.querySelector("#outage").textContent === ""`), browser.Until(`document.title === "Limits"`))
+	down := browser.Get[float64](b, "scrollY")
+	right := browser.Get[float64](b, `document.querySelector("#answers").scrollLeft`)
+	if down != 150 || right != 40 {
+		t.Errorf("scrolled %v down, and the table %v to the right; want 150 and 40, as before", down, right)
+	}
 }
 
 // TestDashboardReportsUnreadableMetrics, instead of an empty page.
