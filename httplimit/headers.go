@@ -52,8 +52,8 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 //
 // t, the effective window of the draft, is when the whole limit is free again or, for a limit that denies, when the request
 // fits. If the cost can never fit, t is left out of all items: clients take the latest that they find for the time to come
-// back, even that of a limit that does not deny. w is left out for windows that are not whole seconds or vary in length (months). No partition key is sent, because
-// it would reveal the key of the limit.
+// back, even that of a limit that does not deny. w is left out for windows that are not whole seconds or vary in length
+// (months). No partition key is sent, because it would reveal the key of the limit.
 func RateLimitFields(h http.Header, a *Answer) {
 	rows := a.enforced()
 	if len(rows) == 0 {
