@@ -15,7 +15,7 @@ type batch struct {
 	requests, pending []*Request
 	// limitCount counts the limits of requests.
 	limitCount int
-	// closing says that the engine stops: denials are stored whose event is not due yet.
+	// closing says that the engine stops: denials are reported though their event is not due yet.
 	closing bool
 	// renewal is the engine's own request to renew leases, if any are spent.
 	renewal Request

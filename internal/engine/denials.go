@@ -11,7 +11,7 @@ import (
 const maxUnreported = 65536
 
 // denialCounts counts the denials that no event has reported yet, so that a denial needs no write.
-// A counter's next event is due 10 seconds after the last one.
+// A counter's next event is due 10 seconds after the last one, or when the worker stops.
 type denialCounts struct {
 	mu      sync.Mutex
 	pending map[CounterID]*unreported
@@ -183,8 +183,8 @@ func (e *Engine) reportLoop() {
 	}
 }
 
-// storeDenials stores the denials that only this worker counted, before it stops.
-func (e *Engine) storeDenials() {
+// reportAll reports the denials that only this worker counted, before it stops.
+func (e *Engine) reportAll() {
 	for _, r := range e.denials.all() {
 		b := e.newBatch()
 		b.closing, b.began = true, time.Now()

@@ -1,6 +1,7 @@
 package engine
 
-// decideReport raises the exceeded events of denials that were counted in memory.
+// decideReport raises the exceeded events of denials that were counted in memory. A worker that stops
+// does not wait until they are due: if nobody is denied again, no other worker would report them.
 func (b *batch) decideReport(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
@@ -18,7 +19,7 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 			result.RetryAfter = 1 // the cost fits by now; 0 would mean that it never does
 		}
 		switch {
-		case !exceededDue(c.state.exceededAt, b.now):
+		case !b.closing && !exceededDue(c.state.exceededAt, b.now):
 			c.notDue = true
 		case c.exceededEvent < 0:
 			c.exceededEvent = len(b.events)
@@ -49,7 +50,7 @@ func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Eve
 
 // completeEvent sets how many denials the counter's event stands for.
 func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
-	if c.exceededEvent < 0 && !b.closing && !c.notDue {
+	if c.exceededEvent < 0 && !c.notDue {
 		return
 	}
 	c.cachedDenials = denials.take(id)
@@ -59,8 +60,7 @@ func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
 	}
 	c.dirty = c.dirty || !c.absent
 	if c.exceededEvent < 0 {
-		// The worker stops, or an event is not due. The counter keeps this worker's denials for the
-		// next event.
+		// The counter keeps this worker's denials for the next event.
 		c.state.denied = min(total, maxUsed)
 		return
 	}

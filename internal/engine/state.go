@@ -201,11 +201,13 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 	return true
 }
 
-// exceededInterval is the shortest time between two exceeded events of a counter, in milliseconds.
+// exceededInterval is the shortest time between two exceeded events of a counter, in milliseconds,
+// unless a worker stops.
 const exceededInterval = 10_000
 
 // keepUnreported is for how long a counter is kept because of unreported denials, in milliseconds.
-// A worker that stops leaves them for the next event.
+// A worker leaves them for the next event if another one has raised the last, and may be killed
+// before it reports them.
 const keepUnreported = 3_600_000
 
 // exceededDue reports whether a denial at now raises an event at once instead of being counted;
