@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -183,12 +184,16 @@ func (e *Engine) reportLoop() {
 	}
 }
 
-// reportAll reports the denials that only this worker counted, before it stops.
+// reportAll reports the denials that only this worker counted, before it stops. They may be of
+// maxUnreported counters, and the stop must not take long, so a batch has many.
 func (e *Engine) reportAll() {
-	for _, r := range e.denials.all() {
+	const atOnce = 8 // requests, each of up to 64 counters
+	for some := range slices.Chunk(e.denials.all(), atOnce) {
 		b := e.newBatch()
 		b.closing, b.began = true, time.Now()
-		b.add(r)
+		for _, r := range some {
+			b.add(r)
+		}
 		e.commit(b)
 	}
 }
