@@ -23,8 +23,8 @@ type Warning struct {
 }
 
 // Exceeded is the data of an [EventExceeded] event: the counter denied requests. The first denial makes an event at once.
-// While denials go on, there is at most one event per counter every 10 seconds. Denied is how many denials the event
-// stands for.
+// While denials go on, there is at most one event per counter every 10 seconds, and one more when a limiter stops that
+// has counted denials since. Denied is how many denials the event stands for.
 type Exceeded struct {
 	Key    string `json:"key"`
 	Name   string `json:"name"`
