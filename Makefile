@@ -54,11 +54,11 @@ BENCH := go test ./bench -run '^$$' -bench Table -benchtime 1x -timeout 30m -arg
 
 .PHONY: bench
 bench: ## compare the limiter with others, and write the figures into docs/ (20 minutes)
-	$(BENCH) -out docs -rounds 5 -seconds 2.3
+	$(BENCH) -out docs -rounds 3 -seconds 2
 
 .PHONY: bench-quick
 bench-quick: ## the same, roughly, and only print the figures (2 minutes)
-	$(BENCH) -rounds 1 -seconds 0.9
+	$(BENCH) -rounds 1 -seconds 0.4
 
 .PHONY: growth
 growth: ## measure many live counters, cleanup and several workers, and write the figures into docs/ (10 minutes)
