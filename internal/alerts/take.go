@@ -11,8 +11,13 @@ import (
 )
 
 // throttlePrefix begins the keys that the throttle charges. Applications share the limiter and limit the same users, so the
-// prefix keeps their keys apart. Events about these keys are ignored: alerts about too many alerts would never end.
+// prefix keeps their keys apart.
 const throttlePrefix = "limits.alerts:user:"
+
+// ofThrottle reports whether an event is about a key of the throttle. Such events are ignored: alerts about too many alerts
+// would never end. Only inline limits share a counter with the throttle. A policy's event is never ignored: its key may
+// begin with an attribute, and with one that a caller chooses the caller would raise no alerts.
+func (e *Event) ofThrottle() bool { return e.Policy == "" && strings.HasPrefix(e.Key, throttlePrefix) }
 
 // Observer observes the service, for metrics. Its methods must not block.
 type Observer interface {
@@ -171,7 +176,7 @@ func newBatch(r *Rules, events []Event, newID func() string) *batch {
 	seen := make(map[string]bool, len(events))
 	for i := range events {
 		e := &events[i]
-		if seen[e.ID] || strings.HasPrefix(e.Key, throttlePrefix) {
+		if seen[e.ID] || e.ofThrottle() {
 			continue
 		}
 		seen[e.ID] = true

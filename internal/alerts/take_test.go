@@ -313,9 +313,20 @@ func TestAWarningIsWithheldByTheLongerOfTwoAlerts(t *testing.T) {
 func TestThrottleEventsRaiseNoAlert(t *testing.T) {
 	t.Parallel()
 	e := denial(1, 0, 100)
-	e.Key = throttleKey("7")
+	e.Key, e.Policy = throttleKey("7"), ""
 	if p := preview(t, oneRule(), e); p.Matched != 0 || len(p.Alerts) != 0 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestNoAttributeHidesAUserFromAlerts: the key of a policy may begin with an attribute, so a caller can make it one of the
+// throttle's.
+func TestNoAttributeHidesAUserFromAlerts(t *testing.T) {
+	t.Parallel()
+	e := denial(1, 0, 5)
+	e.Key = throttleKey("eve")
+	if p := preview(t, oneRule(), e); p.Matched != 1 || len(p.Alerts) != 1 {
+		t.Errorf("%+v, want an alert", p)
 	}
 }
 

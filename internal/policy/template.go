@@ -84,8 +84,8 @@ func parseTemplate(text string) (*template, error) {
 	return t, t.check()
 }
 
-// alertsPrefix begins the keys that the throttle of alerts charges. Counters with such keys raise no alerts, and a policy
-// that shared one with the throttle would hold back a user's alerts.
+// alertsPrefix begins the keys that the throttle of alerts charges. A policy has counters of its own under any key, but in
+// lists of keys they could not be told from the throttle's. An attribute may still begin such a key.
 const alertsPrefix = "limits.alerts:"
 
 // check validates the fixed text of the template.
