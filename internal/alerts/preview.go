@@ -22,8 +22,9 @@ type Preview struct {
 	Sent, Held, Withheld int64
 }
 
-// NewPreview runs rules over events in memory, with nothing stored and nothing sent. The events must come in order of time.
-// Throttles start with nothing charged.
+// NewPreview runs rules over events in memory, with nothing stored and nothing sent. The events come in about the order of
+// their times: one that comes up to an hour late counts with the others of its time, and one that comes later may count
+// alone. Throttles start with nothing charged.
 func NewPreview(r *Rules, events iter.Seq[Event]) (Preview, error) {
 	v := previewer{rules: r, states: map[GroupID]json.RawMessage{}, open: map[GroupID]int{}, exceeded: map[string][]int{}, sent: map[string][]int64{}}
 	for e := range events {
@@ -60,6 +61,7 @@ func (v *previewer) take(e Event) error {
 	if len(b.matches) == 0 {
 		return nil
 	}
+	b.late = maxEventDelay * time.Millisecond
 	v.Matched++
 	changes, err := b.decide(v.known(&e, b.taking()))
 	if err != nil {

@@ -155,7 +155,9 @@ type batch struct {
 	rules *Rules
 	newID func() string
 	// claim is for how long raised alerts are claimed by this process; 0 for not at all.
-	claim   time.Duration
+	claim time.Duration
+	// late is for how long counts are kept for events that come late.
+	late    time.Duration
 	matches []match
 	// events are the ids of the events that match a rule.
 	events []string
@@ -172,7 +174,7 @@ type batch struct {
 }
 
 func newBatch(r *Rules, events []Event, newID func() string) *batch {
-	b := &batch{rules: r, newID: newID}
+	b := &batch{rules: r, newID: newID, late: lateKept}
 	seen := make(map[string]bool, len(events))
 	for i := range events {
 		e := &events[i]
@@ -308,7 +310,7 @@ func (b *batch) apply(m *match) error {
 			return err
 		}
 	}
-	sum := c.add(m.event, m.rule.Within, b.known.Now)
+	sum := c.add(m.event, m.rule.Within, b.known.Now, b.late)
 	switch {
 	case sum.Denied < m.rule.Threshold:
 	case m.event.Type == limits.EventWarning && b.known.Exceeded[m.subject]:
@@ -323,7 +325,7 @@ func (b *batch) apply(m *match) error {
 }
 
 // clampToNow sets the time of an event that is more than maxClockAhead in the future to now. Otherwise the events after it
-// would seem too old to count.
+// would seem too old to keep.
 func (m *match) clampToNow(now int64) *match {
 	if m.event.Time <= now+maxClockAhead {
 		return m

@@ -375,7 +375,7 @@ func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 			var c count
 			var sum part
 			for i := range events {
-				sum = c.add(&events[i], 10*time.Minute, start+10*minute)
+				sum = c.add(&events[i], 10*time.Minute, start+10*minute, lateKept)
 			}
 			if len(c.Parts) > countParts+1 {
 				t.Fatalf("%d parts", len(c.Parts))
