@@ -208,7 +208,7 @@ type DeadLetters struct {
 
 // PoisonMessage is a message of the stream [EventStream] that the alerter could not process.
 type PoisonMessage struct {
-	// Sequence is its sequence number in the stream.
+	// Sequence is its sequence number in the stream. Messages of a stream that was deleted may have the same.
 	Sequence uint64 `json:"sequence"`
 	Subject  string `json:"subject"`
 	Reason   string `json:"reason"`

@@ -200,8 +200,8 @@ type Store interface {
 	Silences(ctx context.Context, ended bool, max int) ([]Silence, error)
 
 	// KeepPoison stores a message that is no valid event. If the same message is there already nothing changes; a different
-	// one with the same sequence, of a stream that was deleted, is replaced. At the first call, and at every [PoisonTrim]th,
-	// it removes all but the last [MaxPoison].
+	// one with the same sequence, of a stream that was deleted, stays beside it. At the first call, and at every
+	// [PoisonTrim]th, it removes all but the last [MaxPoison].
 	KeepPoison(ctx context.Context, p Poison) error
 	// PoisonMessages returns up to max of them, the last first.
 	PoisonMessages(ctx context.Context, max int) ([]Poison, error)

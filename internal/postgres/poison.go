@@ -7,16 +7,28 @@ import (
 )
 
 const (
+	// poisonKeys is 2^48, more messages than a stream has. The key of a message is its sequence number. While a different
+	// message has that key, one of a stream that was deleted since, poisonKeys is added. A wider key would be a migration
+	// after which an older release could not write here.
+	poisonKeys = "281474976710656"
+
+	poisonSequence = "sequence % " + poisonKeys
+
 	keepPoisonSQL = `
-INSERT INTO alert_poison (sequence, subject, reason, data, kept_at) VALUES ($1, $2, $3, $4, ` + nowMillis + `)
-ON CONFLICT (sequence) DO UPDATE SET subject = excluded.subject, reason = excluded.reason, data = excluded.data, kept_at = excluded.kept_at
-WHERE (alert_poison.subject, alert_poison.data) <> (excluded.subject, excluded.data)`
+WITH RECURSIVE w (key) AS (
+	SELECT $1::bigint
+	UNION ALL
+	SELECT key + ` + poisonKeys + ` FROM w WHERE EXISTS (SELECT FROM alert_poison WHERE sequence = key AND (subject, data) <> ($2::text, $4::bytea)))
+INSERT INTO alert_poison (sequence, subject, reason, data, kept_at)
+SELECT max(key), $2::text, $3::text, $4::bytea, ` + nowMillis + ` FROM w
+ON CONFLICT (sequence) DO NOTHING`
 
 	trimPoisonSQL = `
 DELETE FROM alert_poison WHERE sequence IN (SELECT sequence FROM alert_poison ORDER BY kept_at DESC, sequence DESC OFFSET $1)`
 
 	poisonSQL = `
-SELECT sequence, subject, reason, data, kept_at FROM alert_poison ORDER BY kept_at DESC, sequence DESC LIMIT $1`
+SELECT ` + poisonSequence + `, subject, reason, data, kept_at FROM alert_poison
+ORDER BY kept_at DESC, ` + poisonSequence + ` DESC, sequence DESC LIMIT $1`
 
 	disableChannelSQL = `
 INSERT INTO alert_channels (channel, target, reason, disabled_at) VALUES ($1, $2, $3, ` + nowMillis + `)
