@@ -83,7 +83,7 @@ func TestDeletedJournalRowsAreNotScanned(t *testing.T) {
 		exec(t, conn, sql)
 	}
 	for name, n := range map[string]int{
-		"who begins":                     pagesRead(t, conn, readWholeJournalSQL, journalPage),
+		"who begins":                     pagesRead(t, conn, readWholeJournalSQL, journalPage, 0),
 		"who was away":                   pagesRead(t, conn, readJournalSQL, away.lastSeq, away.lastSeq+journalPage),
 		"who looks for what others drop": pagesRead(t, conn, firstOfJournalSQL),
 	} {
@@ -121,7 +121,7 @@ func TestFirstJournalRowIsFound(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), firstOfJournalSQL).Scan(&first); err != nil || first != rows[0] {
 			t.Errorf("%d: the first is %d, %v", rows, first, err)
 		}
-		err := conn.QueryRow(t.Context(), `SELECT min(seq), count(*) FROM (`+readWholeJournalSQL+`) j`, journalPage).Scan(&from, &n)
+		err := conn.QueryRow(t.Context(), `SELECT min(seq), count(*) FROM (`+readWholeJournalSQL+`) j`, journalPage, 0).Scan(&from, &n)
 		if err != nil || from != rows[0] || n != min(journalPage, rows[1]-rows[0]+1) {
 			t.Errorf("%d: who begins reads %d rows from %d on, %v", rows, n, from, err)
 		}
@@ -146,7 +146,7 @@ func TestMissingFirstJournalRowsAreReported(t *testing.T) {
 	exec(t, conn, `DELETE FROM journal WHERE seq < 3`)
 	failed := fresh()
 	err := failed.Update(t.Context(), batch("a"), set("5"))
-	if err == nil || !strings.Contains(err.Error(), "begins with row 3") {
+	if err == nil || !strings.Contains(err.Error(), "lacks rows before row 3") {
 		t.Fatalf("without the rows before: %v", err)
 	}
 	_, repair, _ := strings.Cut(err.Error(), "INSERT")

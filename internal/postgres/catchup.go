@@ -25,7 +25,7 @@ FROM journal WHERE seq >= $1 AND seq < $2 ORDER BY seq`
 	// searchSQL finds the first row of the journal from its last one, by binary search: a scan from
 	// the front would go over deleted rows, as above. Every number between the two has a row and
 	// none below has, so steps from 2^40 down to 1, each taken only if it leads to a row, end at
-	// the first row.
+	// the first row. If there are rows below nevertheless, the search may end at one of those.
 	searchSQL = `
 WITH RECURSIVE search (seq, step) AS (
 	(SELECT seq, 1::bigint << 40 FROM journal ORDER BY seq DESC LIMIT 1)
@@ -33,10 +33,10 @@ WITH RECURSIVE search (seq, step) AS (
 	SELECT coalesce((SELECT j.seq FROM journal j WHERE j.seq = s.seq - s.step), s.seq), s.step >> 1 FROM search s WHERE s.step > 0
 )`
 
-	// For a process that has read no row yet.
+	// For a process that has not read all rows yet: it reads on from $2, also across a gap.
 	readWholeJournalSQL = searchSQL + `
 SELECT seq, token, changes, clock_timestamp() FROM journal
-WHERE seq >= (SELECT min(seq) FROM search) ORDER BY seq LIMIT $1`
+WHERE seq >= greatest((SELECT min(seq) FROM search), $2) ORDER BY seq LIMIT $1`
 
 	// journalPage is how many rows of the journal are read in a round trip.
 	journalPage = 2000
@@ -114,8 +114,9 @@ func (s *Store) catchUpOnce(ctx context.Context, t *tx) (more bool, err error) {
 
 func (s *Store) sendReadJournal(t *tx, p *pgconn.Pipeline) {
 	t.params.reset()
-	if !s.loaded {
+	if !s.caughtUp {
 		t.params.scalar(journalPage)
+		t.params.scalar(s.lastSeq)
 		t.stmts.send(p, stReadWholeJournal, t.params.values)
 		return
 	}
@@ -125,14 +126,15 @@ func (s *Store) sendReadJournal(t *tx, p *pgconn.Pipeline) {
 }
 
 // applyJournal applies the journal rows that the server sends to the cache, and returns the clock.
-// more says that there may be further rows, or that the last row read is gone. In that case the
-// cache was reset, and the journal has to be read from its beginning.
+// more says that there may be further rows, or that the last row read is gone or rows behind it are
+// missing. In those cases the cache was reset, and if that row is gone the journal has to be read
+// from its beginning.
 func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err error) {
 	rr, err := result(p)
 	if err != nil {
 		return false, 0, err
 	}
-	n, continues := 0, !s.loaded
+	n, continues, gap := 0, !s.loaded, false
 	if !s.loaded {
 		s.others.AddAll()
 	}
@@ -145,6 +147,10 @@ func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err erro
 		case n == 1 && s.loaded:
 			continues = seq == s.lastSeq && token == s.lastToken
 		case continues:
+			if s.loaded && seq != s.lastSeq+1 {
+				gap = true
+				s.startBehindGap()
+			}
 			err = s.replay(seq, token, values[2])
 		}
 		if err == nil {
@@ -162,6 +168,8 @@ func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err erro
 	case !continues || n == 0:
 		s.resetCache()
 		return true, now, nil
+	case gap:
+		return true, now, nil // the number of rows does not tell whether these were all
 	case n < journalPage && !s.complete:
 		err := errMissingRows(s.firstSeq)
 		s.resetCache()
@@ -171,14 +179,21 @@ func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err erro
 		// Others write, so an optimistic attempt would probably fail.
 		s.optimisticSkips = max(s.optimisticSkips, s.backoff)
 	}
+	s.caughtUp = s.caughtUp || n < journalPage
 	return n == journalPage, now, nil
+}
+
+// startBehindGap forgets the rows that were read, because rows behind them are missing. That is well
+// if none of those is needed, which [Store.replay] finds out: limiters from before rows were
+// retained for others delete some of those that newer ones retain.
+func (s *Store) startBehindGap() {
+	s.resetCache()
+	s.others.AddAll()
+	s.behindGap = true
 }
 
 // replay applies the next row of the journal.
 func (s *Store) replay(seq, token int64, changes []byte) error {
-	if s.loaded && seq != s.lastSeq+1 {
-		return fmt.Errorf("table journal has a gap: row %d follows row %d", seq, s.lastSeq)
-	}
 	by := &journal.Mark{Seq: seq, At: time.Now(), Before: s.journalBytes}
 	first, err := decode(changes, func(e *entry) {
 		s.lastNaming = seq
@@ -192,8 +207,11 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 		s.loaded, s.firstNeeded, s.firstSeq, s.cleanedTo = true, seq, seq, seq
 	}
 	// A worker that deletes rows says in the row that it writes that they are not needed. An
-	// operator may have emptied that row.
-	s.complete = s.complete || first >= s.firstSeq || len(changes) == 0
+	// operator may have emptied that row. Behind a gap only the first row may stand for the missing
+	// ones: an empty row further on was emptied for another reason, and a lost row must not go
+	// unnoticed.
+	emptied := len(changes) == 0 && (!s.behindGap || seq == s.firstSeq)
+	s.complete = s.complete || emptied || first >= s.firstSeq
 	if first > s.firstNeeded {
 		s.firstNeeded, s.foldedTo = first, &journal.Mark{Seq: first, At: by.At, Before: s.journalBytes}
 		if s.firstNeeded-s.cleanedTo >= min(maxCleanLag, int64(s.cache.dirty.n/cleanPart)) {
@@ -218,7 +236,7 @@ func (s *Store) cleanFolded() {
 
 // resetCache empties the cache, which is not of this journal or lacks some of it.
 func (s *Store) resetCache() {
-	s.cache, s.loaded, s.complete = newCounterCache(), false, false
+	s.cache, s.loaded, s.caughtUp, s.behindGap, s.complete = newCounterCache(), false, false, false, false
 	s.lastSeq, s.lastToken, s.firstNeeded, s.firstSeq, s.journalBytes = 0, 0, 0, 0, 0
 	s.cleanedTo, s.foldedTo = 0, nil
 	s.retainFrom, s.nextRetainFrom, s.lastNaming = journal.Mark{}, journal.Mark{}, -1

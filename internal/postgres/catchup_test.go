@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/seed503877ad/limits/internal/storetest"
@@ -141,6 +142,98 @@ func TestSizeOfReadJournalCounts(t *testing.T) {
 		scan(t, s.pool, fmt.Sprintf(`SELECT sum(length(changes)) FROM journal WHERE seq >= %d`, m.Seq), &want)
 		if got := d.Journaled - m.Before; got != want {
 			t.Errorf("from row %d on the journal is taken for %d bytes; want %d", m.Seq, got, want)
+		}
+	}
+}
+
+// journalRow is the statement that writes a row of the journal which changes nothing, and says that
+// no row before first is needed.
+func journalRow(seq, first int64) string {
+	var r record
+	r.begin(first)
+	r.seal()
+	return fmt.Sprintf(`INSERT INTO journal VALUES (%d, %d, '\x%x')`, seq, seq, r.data)
+}
+
+// TestRowsBelowWhatIsNeededMayBeMissing: limiters from before rows were kept for others delete only
+// some of those that newer ones keep.
+func TestRowsBelowWhatIsNeededMayBeMissing(t *testing.T) {
+	t.Parallel()
+	for name, rows := range map[string][]string{
+		"one row":    {journalRow(8665, 8660), journalRow(8667, 8667)},
+		"several":    {journalRow(8661, 8660), journalRow(8663, 8660), journalRow(8665, 8663), journalRow(8666, 8665)},
+		"many pages": {journalRow(1, 0), journalRow(2, 1), journalRow(1<<14+1, 1<<14+1)},
+		"behind a page": {
+			journalRow(1, 1), fmt.Sprintf(`INSERT INTO journal SELECT i, i, '' FROM generate_series(2, %d) i`, journalPage),
+			journalRow(1<<14, 3), journalRow(1<<14+1, 1<<14),
+		},
+	} {
+		s := openAsSoleWriter(t)
+		conn := connect(t, s)
+		exec(t, conn, `DELETE FROM journal`)
+		for _, sql := range rows {
+			exec(t, conn, sql)
+		}
+		var last int64
+		scan(t, s.pool, `SELECT max(seq) FROM journal`, &last)
+		for who, s := range map[string]*Store{"who begins": open(t, Config{URL: s.pool.Config().ConnString()}), "who was there": s} {
+			got := state(t, s, "a")
+			if got != "1" || s.lastSeq != last {
+				t.Errorf("%s: %s finds a to be %q, and has read up to row %d; want %d", name, who, got, s.lastSeq, last)
+			}
+		}
+	}
+}
+
+// TestWorkerBehindMissingRowsReadsOn: the rows that it has not read were deleted as no longer needed,
+// but not the last one that it has read.
+func TestWorkerBehindMissingRowsReadsOn(t *testing.T) {
+	t.Parallel()
+	s := openAsSoleWriter(t)
+	last := s.lastSeq
+	conn := connect(t, s)
+	exec(t, conn, `UPDATE counters SET state = '2'`)
+	for _, sql := range []string{
+		journalRow(last+2, last+2),
+		fmt.Sprintf(`INSERT INTO journal SELECT i, i, '' FROM generate_series(%d, %d) i`, last+3, last+2*journalPage),
+	} {
+		exec(t, conn, sql)
+	}
+	if got := state(t, s, "a"); got != "2" || s.lastSeq != last+2*journalPage {
+		t.Errorf("a is %q, and rows were read up to %d; want 2 and %d", got, s.lastSeq, last+2*journalPage)
+	}
+}
+
+// TestLostRowsAreReported: a row is missing that no other one says is folded. What the error
+// advises works.
+func TestLostRowsAreReported(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]string{
+		"one is lost":                        `DELETE FROM journal WHERE seq = 3`,
+		"two are lost":                       `DELETE FROM journal WHERE seq = 3 OR seq = 5`,
+		"one is lost, and another was empty": `DELETE FROM journal WHERE seq = 3; UPDATE journal SET changes = '' WHERE seq = 5`,
+	} {
+		s := open(t, Config{})
+		setFoldPolicy(s, storetest.FoldPolicies[3])
+		for _, state := range []string{"1", "2", "3", "4", "5", "6"} {
+			write(t, s, state)
+		}
+		conn := connect(t, s)
+		exec(t, conn, damage)
+		fresh := open(t, Config{URL: s.pool.Config().ConnString()})
+		setFoldPolicy(fresh, storetest.FoldPolicies[3])
+		for range strings.Count(damage, " OR ") + 1 { // each repair is for one place
+			_, _, failed := fresh.Counters(t.Context(), "a")
+			err := fresh.Update(t.Context(), batch("a"), set("7"))
+			if failed == nil || err == nil || !strings.Contains(err.Error(), "not known to be folded") {
+				t.Fatalf("%s: %v; a status: %v", name, err, failed)
+			}
+			_, repair, _ := strings.Cut(err.Error(), "INSERT")
+			repair, _, _ = strings.Cut(repair, ")")
+			exec(t, conn, "INSERT"+repair+")")
+		}
+		if got := state(t, fresh, "a"); got != "6" {
+			t.Errorf("%s: after the repair a is %q", name, got)
 		}
 	}
 }

@@ -139,8 +139,8 @@ func errCorrupt(seq int64, err error) error {
 		"row to '', which loses the charges in it", seq, err)
 }
 
-// errMissingRows says that the journal begins with row seq although older rows may still be needed.
+// errMissingRows says that rows before row seq are missing although they may still be needed.
 func errMissingRows(seq int64) error {
-	return fmt.Errorf("table journal begins with row %d, but earlier rows are not known to be folded; restore a backup, or stop "+
+	return fmt.Errorf("table journal lacks rows before row %d, which are not known to be folded; restore a backup, or stop "+
 		"all limiters and INSERT INTO journal VALUES (%d, 0, ''), which loses the charges in the missing rows", seq, seq-1)
 }

@@ -130,6 +130,9 @@ type Store struct {
 	journalBytes int64
 	// complete is set by a row which says that no row before the first one read is needed.
 	complete bool
+	// caughtUp says that the journal was read to its end, and behindGap that rows are missing before
+	// the first one read, but not all of them.
+	caughtUp, behindGap bool
 	// cleanedTo is the firstNeeded for which rows of the cache were last marked clean; foldedTo marks
 	// the one since then, nil if it has not changed.
 	cleanedTo int64

@@ -161,7 +161,7 @@ func (d *draft) check() error {
 func (s *Store) updateOptimistically(
 	ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes,
 ) (tried bool, err error) {
-	if !s.loaded || len(b.Counters) == 0 || len(b.IDs) > 0 {
+	if !s.caughtUp || len(b.Counters) == 0 || len(b.IDs) > 0 {
 		return false, nil
 	}
 	if s.optimisticSkips > 0 {
