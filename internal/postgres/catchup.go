@@ -61,16 +61,15 @@ func (s *Store) acquireBounded(ctx context.Context) (bounded context.Context, re
 // catchUp applies the rest of the journal to the cache and reads the clock, without taking the
 // turn. The caller holds writeLock.
 func (s *Store) catchUp(ctx context.Context) error {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.conns.get(ctx)
 	if err != nil {
-		s.resetIfTimedOut(ctx)
-		return connectFailed(err)
+		return err
 	}
 	defer conn.Release()
 	t := s.begin(conn)
 	for more := true; more; {
 		if more, err = s.catchUpOnce(ctx, t); err != nil {
-			s.resetIfTimedOut(ctx)
+			s.conns.resetIfTimedOut(ctx)
 			return fmt.Errorf("read the journal: %w", err)
 		}
 	}

@@ -90,7 +90,12 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 		return fmt.Errorf("wait for earlier reads: %w", err)
 	}
 	defer release()
-	return s.pool.SendBatch(ctx, b).Close()
+	conn, err := s.conns.get(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return conn.SendBatch(ctx, b).Close()
 }
 
 // maxDirtyReads bounds the reads that are served while decisions wait, and maxDirtyRows the counters that they find: no read

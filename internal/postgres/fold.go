@@ -149,7 +149,7 @@ func (s *Store) findFirstSeq(ctx context.Context) error {
 		return nil
 	}
 	var first int64
-	if err := s.pool.QueryRow(ctx, firstOfJournalSQL).Scan(&first); err != nil {
+	if err := s.onConn(ctx, func(c conn) error { return c.QueryRow(ctx, firstOfJournalSQL).Scan(&first) }); err != nil {
 		return fmt.Errorf("find the first row of the journal: %w", err)
 	}
 	s.firstSeq = max(s.firstSeq, first) // a smaller one is of another journal, which the next read detects

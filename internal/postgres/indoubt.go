@@ -104,13 +104,18 @@ func (s *Store) learnStandby(ctx context.Context, conn *pgx.Conn) error {
 // before.
 func (s *Store) confirm(ctx context.Context) error {
 	var standby bool
-	if err := s.pool.QueryRow(ctx, standbySQL).Scan(&standby); err == nil {
+	err := s.onConn(ctx, func(c conn) error { return c.QueryRow(ctx, standbySQL).Scan(&standby) })
+	if err == nil {
 		s.needsStandby.Store(standby)
 	}
 	if s.unconfirmed = s.needsStandby.Load(); !s.unconfirmed {
 		return nil
 	}
-	if _, err := s.pool.Exec(ctx, `SELECT pg_logical_emit_message(true, 'limits', '')`); err != nil {
+	err = s.onConn(ctx, func(c conn) error {
+		_, err := c.Exec(ctx, `SELECT pg_logical_emit_message(true, 'limits', '')`)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("the synchronous standby may lack what was committed (synchronous_standby_names): %w", err)
 	}
 	s.unconfirmed = false

@@ -78,8 +78,7 @@ func (s *Store) serveKeyReads(ctx context.Context) error {
 	for i, one := range reads {
 		ids[i] = one.question
 	}
-	rows, err := s.pool.Query(ctx, readKeysSQL, ids)
-	all, err := collect(rows, err, keyFields)
+	all, err := s.readKeys(ctx, ids)
 	found := make(map[string]*keys.Key, len(all))
 	for i := range all {
 		found[all[i].ID] = &all[i]
@@ -88,6 +87,16 @@ func (s *Store) serveKeyReads(ctx context.Context) error {
 		one.end(found[one.question], err)
 	}
 	return nil
+}
+
+func (s *Store) readKeys(ctx context.Context, ids []string) ([]keys.Key, error) {
+	conn, err := s.conns.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	rows, err := conn.Query(ctx, readKeysSQL, ids)
+	return collect(rows, err, keyFields)
 }
 
 // ListKeys implements [keys.Store].

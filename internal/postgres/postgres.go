@@ -89,8 +89,9 @@ type Store struct {
 	// Channels with Slot, Slots or Lock in their name are semaphores; acquire waits for them with a
 	// context.
 
-	// pool serves decisions, and reads that run beside them.
-	pool *pgxpool.Pool
+	// pool serves decisions, and reads that run beside them; conns hands out its connections.
+	pool  *pgxpool.Pool
+	conns *conns
 	// readSlots lets those reads have half of pool's connections at most. Without it, many requests
 	// with unknown API keys would hold up all decisions.
 	readSlots  chan struct{}
@@ -204,9 +205,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	setTimeouts(decisions, decisionTimeout)
 	configureSession(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), orDefault(cfg.decisionIdle, decisionIdle))
 	s.readSlots = make(chan struct{}, max(1, decisions.MaxConns/2))
-	if s.pool, err = pgxpool.NewWithConfig(ctx, decisions); err != nil {
+	if s.conns, err = newConns(ctx, decisions); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
+	s.pool = s.conns.pool
 
 	relay := base.Copy()
 	// For usage, one that writes and one that reads; three for alerts; one for what must not wait for
@@ -272,10 +274,22 @@ func (s *Store) Ping(ctx context.Context) error {
 func (s *Store) PingDecisions(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
-	if err := s.pool.Ping(ctx); err != nil {
-		return connectFailed(err)
+	return s.onConn(ctx, func(c conn) error {
+		if err := c.Ping(ctx); err != nil {
+			return connectFailed(err)
+		}
+		return nil
+	})
+}
+
+// onConn runs f on a connection for decisions.
+func (s *Store) onConn(ctx context.Context, f func(c conn) error) error {
+	c, err := s.conns.get(ctx)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer c.Release()
+	return f(c)
 }
 
 func orDefault[T int | time.Duration](v, unset T) T {

@@ -56,6 +56,7 @@ func TestReadsThatWaitShareOneLook(t *testing.T) {
 		t.Errorf("who gave up: %v", err)
 	}
 	until(reads)
+	makeConns(t, s, cap(s.readSlots)+2) // which counts, too
 	before := s.pool.Stat().AcquireCount()
 	release()
 	for range reads {
@@ -66,6 +67,18 @@ func TestReadsThatWaitShareOneLook(t *testing.T) {
 	// Each reads the table, on a connection of its own.
 	if looks := s.pool.Stat().AcquireCount() - before - reads; looks != 1 || waiting() != 0 {
 		t.Errorf("%d reads took %d looks into the journal, and %d wait", reads, looks, waiting())
+	}
+}
+
+// makeConns has the store have n connections.
+func makeConns(t *testing.T, s *Store, n int) {
+	t.Helper()
+	for range n {
+		c, err := s.conns.get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Release()
 	}
 }
 
@@ -164,6 +177,7 @@ func TestKeysAreLookedUpTogether(t *testing.T) {
 		waiting = len(s.keyReads.waiting)
 		s.keyReads.mu.Unlock()
 	}
+	makeConns(t, s, cap(s.readSlots)+2) // which counts, too
 	before := s.pool.Stat().AcquireCount()
 	<-s.keyReads.turn
 	for range reads {

@@ -9,7 +9,6 @@ import (
 	"unique"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -35,7 +34,7 @@ CROSS JOIN LATERAL (
 // turn is the right to write, taken before the batch was known.
 type turn struct {
 	s       *Store
-	conn    *pgxpool.Conn
+	conn    conn
 	t       *tx
 	release func()
 }
@@ -52,7 +51,7 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 		return nil
 	}
 	s.cache.evict()
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.conns.get(ctx)
 	if err != nil {
 		release()
 		return nil
@@ -74,8 +73,8 @@ func (w *turn) End() {
 // releaseConn releases a connection, after a rollback in the background if its transaction is still
 // open. It is not worth waiting for: the next transaction uses another connection, and queues for
 // the turn after this one at the server. On a connection that hangs, the rollback would never end.
-func releaseConn(conn *pgxpool.Conn) {
-	pc := conn.Conn().PgConn()
+func releaseConn(conn conn) {
+	pc := conn.pg()
 	if pc.IsClosed() || pc.TxStatus() == 'I' {
 		conn.Release()
 		return

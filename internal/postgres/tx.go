@@ -10,7 +10,6 @@ import (
 	"unique"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
@@ -54,9 +53,9 @@ type tx struct {
 	steps          []step
 }
 
-func (s *Store) begin(conn *pgxpool.Conn) *tx {
+func (s *Store) begin(conn conn) *tx {
 	t := &s.tx
-	t.conn, t.begun, t.steps, t.receipts = conn.Conn().PgConn(), false, t.steps[:0], nil
+	t.conn, t.begun, t.steps, t.receipts = conn.pg(), false, t.steps[:0], nil
 	t.stmts = t.conn.CustomData()[statementsKey].(*statements)
 	return t
 }

@@ -180,10 +180,9 @@ func (s *Store) updateOptimistically(
 	if err := ctx.Err(); err != nil {
 		return true, fmt.Errorf("write changes: %w", err)
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.conns.get(ctx)
 	if err != nil {
-		s.resetIfTimedOut(ctx)
-		return true, connectFailed(err)
+		return true, err
 	}
 	defer conn.Release()
 	d.foldRows = s.foldPolicy.Due(s.dirtyStats(), len(d.changes.Counters))
@@ -201,19 +200,9 @@ func (s *Store) updateOptimistically(
 	case err == nil:
 		s.backoff = 0
 	default:
-		s.resetIfTimedOut(ctx)
+		s.conns.resetIfTimedOut(ctx)
 	}
 	return true, err
-}
-
-// resetIfTimedOut discards the idle connections if the transaction has waited until its deadline:
-// the others may be as silent as the one it had, and each would cost another deadline. It does not
-// while a connection is being made. That may take longer than a transaction waits, and the next one
-// needs it.
-func (s *Store) resetIfTimedOut(ctx context.Context) {
-	if ctx.Err() != nil && s.pool.Stat().ConstructingConns() == 0 {
-		s.pool.Reset()
-	}
 }
 
 // fillFromCache sets s.rows and s.states from the cache. It returns false if a counter is not
@@ -252,16 +241,15 @@ func (s *Store) runInTurn(ctx context.Context, b engine.Batch, plan planner) err
 // runInTurnOnce runs the transaction. again says that before anything was written the connection
 // was lost, or its prepared statements were found outdated.
 func (s *Store) runInTurnOnce(ctx context.Context, b engine.Batch, plan planner) (again bool, err error) {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.conns.get(ctx)
 	if err != nil {
-		s.resetIfTimedOut(ctx)
-		return false, connectFailed(err)
+		return false, err
 	}
 	t := s.begin(conn)
 	defer releaseConn(conn) // also if plan panics: the turn has to end
 	now, err := s.readInTurn(ctx, t, b, true)
 	if err != nil {
-		s.resetIfTimedOut(ctx)
+		s.conns.resetIfTimedOut(ctx)
 		return t.conn.IsClosed() || outdated(err), err
 	}
 	return false, s.writePlan(ctx, t, moment{now: now}, plan)
