@@ -44,10 +44,8 @@ type batch struct {
 	stateBuf      []byte
 	states        []*State
 	saved         []savedCounter
-	// stored are the States of the snapshot, while decide runs.
-	stored [][]byte
-	clock  *clockReading
-	took   time.Duration // of the transaction
+	clock         *clockReading
+	took          time.Duration // of the transaction
 	// generations are those of the cache when the snapshot was read.
 	generations generations
 }
@@ -57,15 +55,16 @@ type counter struct {
 	state State
 	// limit is the limit that it was last decided under.
 	limit *Limit
-	// stored says that the store has it; spec is the hash of its stored definition.
-	stored bool
+	// stored is the encoded state that the store has, nil for none, less what requests have given
+	// back; spec is the hash of its definition.
+	stored []byte
 	spec   uint64
 	err    error
 
-	dirty bool
-	// givesBack says that the refund that is decided finds something to give back. Otherwise it must not bring the counter to
-	// its moment: what has left a shorter window since may count in a longer one that a later request has.
-	givesBack bool
+	// dirty says that the counter must be written: state if charged is set, otherwise stored.
+	dirty, charged bool
+	// before is what was used before the refund or settle that is decided.
+	before usage
 	// absent says that denials were reported for a counter that is no longer stored: it was reset or
 	// has expired. The report must not store it again.
 	absent bool
@@ -218,7 +217,6 @@ func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string
 		}
 	}
 	changes := b.finish(denials)
-	b.stored = nil
 	changes.Unsure = snap.Until > 0 && !b.validUntil(snap.Until)
 	return changes
 }
@@ -241,13 +239,12 @@ func (b *batch) validUntil(until int64) bool {
 // load decodes the snapshot, and settles the leases of its counters.
 func (b *batch) load(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
-	b.stored = snap.States
 	b.changes, b.events, b.stateBuf = b.changes[:0], b.events[:0], b.stateBuf[:0]
 	b.newReceipts, b.staleReceipts = b.newReceipts[:0], b.staleReceipts[:0]
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {
 		c := &b.counters[i]
-		*c = counter{state: c.state, stored: snap.States[i] != nil, exceededEvent: -1}
+		*c = counter{state: c.state, stored: snap.States[i], exceededEvent: -1}
 		if c.err = c.state.Decode(snap.States[i]); c.err != nil {
 			c.err = fmt.Errorf("counter %q %q: %w", b.ids[i].Key, b.ids[i].Name, c.err)
 		}
@@ -271,12 +268,14 @@ func (b *batch) settleLease(c *counter, bl *batchLease) {
 	}
 	c.state.advanceInPlace(l, b.now)
 	before := c.state.remaining(l)
-	if c.state.settleLease(bl.grant.amount, bl.unused, bl.grant.at, bl.grant.since) {
-		c.dirty = true
-		c.limit = l
-		// Under another amount of the limit it is not known here whether the counter was exhausted.
-		c.freed = !same && bl.unused > 0 || before == 0 && c.state.remaining(l) > 0
+	if !c.state.settleLease(bl.grant.amount, bl.unused, bl.grant.at, bl.grant.since) {
+		c.rewind() // also to its definition
+		return
 	}
+	b.keepCharged(c)
+	c.limit = l
+	// Under another amount of the limit it is not known here whether the counter was exhausted.
+	c.freed = !same && bl.unused > 0 || before == 0 && c.state.remaining(l) > 0
 }
 
 // decideRequest decides over the counters as the earlier requests of the batch left them.
@@ -302,7 +301,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 	for i, slot := range r.slots {
 		c, result := &b.counters[slot], &r.decision.Results[i]
 		charged := r.charges(&r.decision, i)
-		c.dirty = c.dirty || charged || r.Verb == Refund && c.givesBack
+		c.dirty, c.charged = c.dirty || charged, c.charged || charged
 		c.refunded = c.refunded || r.Verb == Refund
 		c.denied = c.denied || !r.decision.Allowed || !result.Allowed
 		if charged && c.state.warn(c.limit, b.now, result.Remaining) {
@@ -313,6 +312,11 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		}
 	}
 	b.restoreSaved(r)
+	if r.Verb == Refund {
+		for _, slot := range r.slots {
+			b.keepGivenBack(&b.counters[slot])
+		}
+	}
 }
 
 // bindStates collects the states of a request's limits, and saves those that the request may have
@@ -329,8 +333,8 @@ func (b *batch) bindStates(r *Request) bool {
 			return false
 		}
 		other := c.state.spec != 0 && c.state.spec != r.Limits[i].hash()
-		if other && !c.dirty {
-			c.rewind(b.stored[slot])
+		if other && !c.charged {
+			c.rewind()
 		}
 		if other && (r.Verb <= Check || r.Verb == Refund) {
 			b.saved = append(b.saved, c.save(i))
@@ -342,19 +346,10 @@ func (b *batch) bindStates(r *Request) bool {
 		c.voidsLeases = c.voidsLeases || c.state.lent.newer.amount > 0 && r.voidsLeases(other)
 		if r.Verb == Refund {
 			c.state.advance(&r.Limits[i], b.now)
-			c.givesBack = c.stored && (other || c.state.counting().used() > 0)
+			c.before = c.state.usage()
 		}
 	}
 	return true
-}
-
-// rewind brings a counter that nobody has charged back to its stored moment: earlier requests may
-// have advanced it, and what is used is carried over to another definition from the moment that is
-// stored.
-func (c *counter) rewind(stored []byte) {
-	until, timeSensitive := c.state.until, c.state.timeSensitive
-	_ = c.state.Decode(stored) // load has decoded it without an error
-	c.state.until, c.state.timeSensitive = until, timeSensitive
 }
 
 // voidsLeases reports whether the request makes leases of its counters wrong, which were granted
@@ -388,6 +383,7 @@ func (b *batch) restoreSaved(r *Request) {
 			// carries over from there what is used, and the retryAfter of earlier denials relies on
 			// it. Leases that have ended by now no longer hold back a refund.
 			stored := c.state.counting()
+			c.before = c.state.usage()
 			c.state.lent.trim(max(b.now, stored.moment()), stored.used())
 			c.state.refund(r.Cost)
 		}
@@ -425,19 +421,18 @@ func (b *batch) finish(denials *denialCounts) Changes {
 		if c.limit == nil || c.err != nil {
 			continue
 		}
-		charged := c.dirty
 		b.completeEvent(c, b.ids[slot], denials)
-		if charged { // encodeDenied would not write a new lease
+		if c.charged { // encodeStored would not write a new lease
 			b.grantLease(slot, c)
 		}
 		if c.exceededEvent >= 0 && b.events[c.exceededEvent].Denied == 0 {
 			empty++
 		}
 		switch {
-		case charged:
+		case c.charged:
 			b.changes = append(b.changes, b.encode(slot, c, &c.state))
 		case c.dirty:
-			b.changes = append(b.changes, b.encodeDenied(slot, c))
+			b.changes = append(b.changes, b.encodeStored(slot, c))
 		}
 	}
 	if empty > 0 {
@@ -466,7 +461,7 @@ func (b *batch) encode(slot int, c *counter, s *State) CounterChange {
 	from := len(b.stateBuf)
 	b.stateBuf = s.Append(b.stateBuf)
 	change := CounterChange{Slot: slot, State: b.stateBuf[from:len(b.stateBuf):len(b.stateBuf)], ExpiresAt: s.expiresAt(c.limit, b.now)}
-	if !c.stored || c.spec != s.spec {
+	if c.stored == nil || c.spec != s.spec {
 		change.Spec, _ = json.Marshal(c.limit.Spec()) // strings and numbers: cannot fail
 	}
 	return change

@@ -126,6 +126,23 @@ func (t *tokenBucket) addFraction(fraction int64) {
 	}
 }
 
+// giveBackLike gives back what was given back of later: tokens, and a fraction, which may be
+// negative. The same refill follows, except that of an old debt, which is faster. So that comes
+// before, and moves the moment.
+func (t *tokenBucket) giveBackLike(later *tokenBucket, tokens, fraction int64) {
+	if t.oldDebt > 0 {
+		t.refillOldDebt(later.last)
+	}
+	t.level, t.fraction = t.level+tokens, t.fraction+fraction
+	switch {
+	case t.fraction < 0:
+		t.level, t.fraction = t.level-1, t.fraction+t.window
+	case t.fraction >= t.window:
+		t.level, t.fraction = t.level+1, t.fraction-t.window
+	}
+	t.boundOldDebt()
+}
+
 func (t *tokenBucket) uncharge(cost, _ int64) { t.refund(cost) }
 
 func (t *tokenBucket) freeAt() int64 {

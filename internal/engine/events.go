@@ -12,7 +12,7 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 		// carries over from there what is used, and the retryAfter of earlier denials relies on it.
 		state := c.state.clone()
 		state.advance(l, b.now)
-		c.absent = !c.stored
+		c.absent = c.stored == nil
 		result := Result{}
 		result.fill(l, &state, b.now, r.deniedCosts[i])
 		if r.deniedCosts[i] <= result.Remaining {
@@ -68,12 +68,13 @@ func (b *batch) completeEvent(c *counter, id CounterID, denials *denialCounts) {
 	c.state.exceededAt, c.state.denied = b.now, 0
 }
 
-// encodeDenied encodes a counter of which only the denials changed. It keeps the stored moment:
-// another definition carries over from there what is used, and the retryAfter of earlier denials
-// relies on it. A counter that is not stored yet begins under the limit that denied first.
-func (b *batch) encodeDenied(slot int, c *counter) CounterChange {
+// encodeStored encodes a counter that nobody has charged: only its denials changed, or cost was
+// given back. It keeps the stored moment: another definition carries over from there what is used,
+// and the retryAfter of earlier denials relies on it. A counter that is not stored yet begins under
+// the limit that denied first.
+func (b *batch) encodeStored(slot int, c *counter) CounterChange {
 	var s State
-	_ = s.Decode(b.stored[slot]) // load has decoded it without an error
+	_ = s.Decode(c.stored) // load has decoded it without an error
 	if s.spec == 0 {
 		if c.firstDenied != nil {
 			c.limit = c.firstDenied

@@ -167,25 +167,28 @@ const settlePrefix = "settle\n"
 // them. If a limit was redefined since, no event is raised: it would be about a limit that no
 // longer exists.
 func (b *batch) decideSettle(r *Request, newID func() string) {
-	before, redefined := make([]usage, len(b.states)), make([]bool, len(b.states))
+	redefined := make([]bool, len(b.states))
 	for i, s := range b.states {
 		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash()
-		if s.advanceInPlace(&r.Limits[i], b.now) {
-			b.counters[r.slots[i]].limit = &r.Limits[i]
-		}
-		before[i] = s.usage()
+		s.advanceInPlace(&r.Limits[i], b.now)
+		b.counters[r.slots[i]].before = s.usage()
 	}
 	r.decision, r.err = r.settle(b.states, b.now), nil
 	for i, slot := range r.slots {
 		c, l, result := &b.counters[slot], &r.Limits[i], &r.decision.Results[i]
 		switch now := c.state.usage(); {
-		case now.used < before[i].used, now.used == before[i].used && now.fraction > before[i].fraction:
-			c.dirty, c.freed = true, true
-		case now.used > before[i].used:
-			c.dirty = true
+		case now.used < c.before.used, now.used == c.before.used && now.fraction > c.before.fraction:
+			c.freed = true
+			b.keepGivenBack(c)
+		case now.used > c.before.used:
 			if !redefined[i] {
 				b.reportOverrun(c, l, result, r.costDelta(), newID)
+			} else if c.state.spec == l.hash() { // just now, in place
+				c.limit = l
 			}
+			b.keepCharged(c)
+		case !c.charged:
+			c.rewind() // also to its definition
 		}
 	}
 }
@@ -244,7 +247,7 @@ func (r *Request) settle(states []*State, now int64) Decision {
 // advanceInPlace brings the state to now without redefining it, because a return to an old
 // definition could lose charges. An exception is a fixed window that has ended and that the stored
 // definition would begin anew: what is charged to it would vanish, so it is redefined.
-func (s *State) advanceInPlace(l *Limit, now int64) (redefined bool) {
+func (s *State) advanceInPlace(l *Limit, now int64) {
 	switch {
 	case s.spec == 0 || s.spec == l.hash():
 		s.advance(l, now)
@@ -254,14 +257,12 @@ func (s *State) advanceInPlace(l *Limit, now int64) (redefined bool) {
 		// The ended window has nothing to lose. The stored definition then takes over what is
 		// charged now, as from any other definition: its own window may begin at another moment.
 		s.redefine(l, now)
-		redefined = true
 	case s.algorithm == FixedWindow:
 		s.fixed.last = min(max(s.fixed.last, now), s.fixed.end-1)
 	default:
 		s.sliding.advance(l, now)
 	}
 	s.trimLent()
-	return redefined
 }
 
 // refundCharge takes back part of a charge that was made at a moment, as far as it still counts,

@@ -101,6 +101,17 @@ func (s *slidingWindow) uncharge(cost, at int64) {
 	}
 }
 
+// giveBackLike makes of the buckets that have not left by the moment of later those of later, of
+// which given was given back.
+func (s *slidingWindow) giveBackLike(later *slidingWindow, given int64) {
+	gone := 0
+	for gone < len(s.buckets) && s.leavesAt(s.buckets[gone]) <= later.last {
+		gone++
+	}
+	s.buckets = append(s.buckets[:gone], later.buckets...)
+	s.sum -= given
+}
+
 func (s *slidingWindow) freeAt() int64 {
 	if len(s.buckets) == 0 {
 		return 0

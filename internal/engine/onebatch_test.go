@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// table is what a store has, and the worker that writes it.
+type table struct {
+	now      int64
+	counters map[CounterID]row
+	receipts map[string]*Receipt
+	denials  denialCounts
+}
+
+type row struct {
+	State []byte
+	Spec  string
+}
+
+// state is the decoded state. Where a window from its first use lies does not matter before it.
+func (r row) state(t failer) (s State) {
+	if err := s.Decode(r.State); err != nil {
+		t.Fatal(err)
+	}
+	var spec Spec
+	if err := json.Unmarshal([]byte(r.Spec), &spec); err != nil {
+		t.Fatal(err)
+	}
+	if spec.FirstUse && s.fixed.count == 0 {
+		s.fixed.begin, s.fixed.end = 0, 0
+	}
+	return s
+}
+
+// differences tells in what the counters of two tables differ.
+func differences(t failer, want, got *table) (all string) {
+	for id, r := range got.counters {
+		was, is := want.counters[id].state(t), r.state(t)
+		if !slices.Equal(was.Append(nil), is.Append(nil)) || r.Spec != want.counters[id].Spec {
+			all += fmt.Sprintf("%v: %+v, want %+v\n", id, is, was)
+		}
+	}
+	return all
+}
+
+func newTable(now int64) *table {
+	w := &table{now: now, counters: map[CounterID]row{}, receipts: map[string]*Receipt{}}
+	w.denials.init()
+	return w
+}
+
+// write decides the requests in one transaction, and returns their answers.
+func (w *table) write(requests ...asked) (answers []string) {
+	b := newBatch()
+	for _, a := range requests {
+		b.add(w.request(a))
+	}
+	b.prepare()
+	snap := Snapshot{Now: w.now}
+	for _, id := range b.ids {
+		snap.States = append(snap.States, w.counters[id].State)
+	}
+	for _, id := range b.receiptIDs {
+		snap.Receipts = append(snap.Receipts, w.receipts[id])
+	}
+	changes := b.decide(snap, &w.denials, func() string { return "" })
+	for _, c := range changes.Counters {
+		r := row{slices.Clone(c.State), w.counters[b.ids[c.Slot]].Spec}
+		if c.Spec != nil {
+			r.Spec = string(c.Spec)
+		}
+		w.counters[b.ids[c.Slot]] = r
+	}
+	for _, p := range changes.Receipts {
+		w.receipts[p.ID] = &p
+	}
+	for i := range b.counters {
+		w.denials.afterCommit(&b.counters[i], b.now)
+	}
+	for _, r := range b.requests {
+		answers = append(answers, fmt.Sprintf("%s %d of %v: %+v, %v", r.Verb, r.Cost, r.Limits, r.decision, r.err))
+	}
+	return answers
+}
+
+// asked is a request, which can be made more than once.
+type asked struct {
+	verb   Verb
+	limits []Limit
+	cost   int64
+	// id is that of a consume, or of the consume that is settled.
+	id string
+}
+
+func (w *table) request(a asked) *Request {
+	r := &Request{Verb: a.verb, Limits: a.limits, Cost: a.cost, ID: a.id}
+	if a.verb == Settle {
+		r.ID, r.consumeExpiry = settleID(a.id), w.receipts[a.id].ExpiresAt
+		r.err = r.loadReservation(w.receipts[a.id])
+	}
+	return r
+}
+
+// settleable returns the ids of consumes that were charged, in order.
+func (w *table) settleable() (ids []string) {
+	for id := range w.receipts {
+		if new(Request).loadReservation(w.receipts[id]) == nil {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// genAsked draws requests under any of the definitions that two counters have.
+func genAsked(t *rapid.T, definitions [2][]Limit, w *table, ids *int) asked {
+	a := asked{cost: rapid.Int64Range(1, 6).Draw(t, "cost")}
+	verbs := []Verb{Consume, Consume, Consume, Check, Record, Refund, Refund, Settle, Settle}
+	a.verb = rapid.SampledFrom(verbs).Draw(t, "verb")
+	if open := w.settleable(); a.verb == Settle && len(open) > 0 {
+		a.id = rapid.SampledFrom(open).Draw(t, "id")
+		a.cost = rapid.Int64Range(0, 6).Draw(t, "final cost")
+		return a
+	} else if a.verb == Settle {
+		a.verb = Consume
+	}
+	which := rapid.IntRange(1, 3).Draw(t, "counters")
+	for i := range definitions {
+		if which&(1<<i) != 0 {
+			a.limits = append(a.limits, rapid.SampledFrom(definitions[i]).Draw(t, "definition"))
+		}
+	}
+	if a.verb == Consume && rapid.Bool().Draw(t, "with id") {
+		*ids++
+		a.id = strconv.Itoa(*ids)
+	}
+	return a
+}
+
+func genDefinitions(t *rapid.T, key string) (all []Limit) {
+	for range rapid.IntRange(1, 3).Draw(t, "definitions") {
+		a := rapid.SampledFrom(algorithms).Draw(t, "algorithm")
+		l := Limit{CounterID: CounterID{key, "n"}, Algorithm: a, Limit: rapid.Int64Range(1, 12).Draw(t, "limit")}
+		l.Threshold = rapid.Int64Range(-1, 3).Draw(t, "threshold")
+		windows := []string{"1s", "7s", "1m", "1h"}
+		if l.FirstUse = a == FixedWindow && rapid.Bool().Draw(t, "first use"); l.FirstUse {
+			windows = []string{"2s", "9s", "61s"} // an empty one, which lies anywhere, must not be like an aligned one
+		}
+		l.Window, _ = ParseWindow(rapid.SampledFrom(windows).Draw(t, "window"))
+		l.Shadow = rapid.IntRange(0, 5).Draw(t, "shadow") == 0
+		if a == TokenBucket {
+			l.Burst = rapid.Int64Range(0, 3).Draw(t, "burst")
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// TestBatchDecidesAsOneByOne: requests that one transaction decides are answered, and leave
+// counters, as if each had had a transaction of its own at the same moment.
+func TestBatchDecidesAsOneByOne(t *testing.T) {
+	t.Parallel()
+	check(t, 2000, func(t *rapid.T) {
+		definitions := [2][]Limit{genDefinitions(t, "a"), genDefinitions(t, "b")}
+		now := genInstant.Draw(t, "now")
+		together, apart := newTable(now), newTable(now)
+		for i := range definitions { // a counter's first definition is that of its first request, even if that is denied
+			first := asked{verb: Record, limits: definitions[i][:1], cost: 1}
+			together.write(first)
+			apart.write(first)
+		}
+		ids := 0
+		after := rapid.OneOf(rapid.Int64Range(0, 2000), rapid.Int64Range(0, 130_000), rapid.Int64Range(-70_000, 0))
+		for range rapid.IntRange(1, 5).Draw(t, "transactions") {
+			now += after.Draw(t, "after")
+			together.now, apart.now = now, now
+			var requests []asked
+			for range rapid.IntRange(1, 6).Draw(t, "requests") {
+				requests = append(requests, genAsked(t, definitions, together, &ids))
+			}
+			var want []string
+			for _, a := range requests {
+				want = append(want, apart.write(a)...)
+			}
+			got := together.write(requests...)
+			if diff := cmp.Diff(want, got) + differences(t, apart, together); diff != "" {
+				t.Fatalf("at %d, one by one (-), in one transaction (+):\n%s\n%s", now, diff, strings.Join(want, "\n"))
+			}
+		}
+	})
+}
+
+// TestSettleOfEndedWindowLeavesNoTrace if it charges nothing: the counter keeps the definition that
+// is stored, so a refund in the same transaction finds what another one would find.
+func TestSettleOfEndedWindowLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	settled := limitOf(t, FixedWindow, 5, "2s")
+	settled.FirstUse = true
+	stored := settled
+	stored.Limit = 9
+	together, apart := newTable(noon), newTable(noon)
+	for _, w := range []*table{together, apart} {
+		w.write(asked{Consume, []Limit{settled}, 1, "x"})
+		w.write(asked{Consume, []Limit{stored}, 1, ""})
+		w.now += 2000
+	}
+	settle, refund := asked{Settle, nil, 0, "x"}, asked{Refund, []Limit{settled}, 1, ""}
+	together.write(settle, refund)
+	apart.write(settle)
+	apart.write(refund)
+	if diff := differences(t, apart, together); diff != "" {
+		t.Error(diff)
+	}
+}
