@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -103,46 +102,27 @@ func (s baseline) measure(d *testbed, l load) (m measured, err error) {
 	return s.load(ctx, pool, d, l)
 }
 
-const (
-	warming int32 = iota
-	measuring
-	over
-)
-
 // load runs a closed loop like that of limiter bench, over a pool.
 func (s baseline) load(ctx context.Context, pool *pgxpool.Pool, d *testbed, l load) (m measured, err error) {
-	var (
-		phase atomic.Int32
-		all   sync.WaitGroup
-		mu    sync.Mutex
-		sum   = hdrhistogram.New(1, patience.Microseconds(), 3)
-	)
-	for range l.inFlight {
-		all.Go(func() {
-			took, failed := hdrhistogram.New(1, patience.Microseconds(), 3), error(nil)
-			for phase.Load() != over && failed == nil {
-				key := fmt.Sprintf("bench:%010d", rand.IntN(l.keys))
-				var allowed bool
-				var remaining, resets int64
-				sent := time.Now()
-				failed = pool.QueryRow(ctx, s.call, key).Scan(&allowed, &remaining, &resets)
-				if phase.Load() == measuring && failed == nil {
-					failed = took.RecordValue(max(1, time.Since(sent).Microseconds()))
-				}
+	var mu sync.Mutex
+	sum := hdrhistogram.New(1, patience.Microseconds(), 3)
+	elapsed := closedLoop(ctx, l.inFlight, d.warmup, d.measure, func(_ int, phase *phase) {
+		took, failed := hdrhistogram.New(1, patience.Microseconds(), 3), error(nil)
+		for !phase.over() && failed == nil {
+			key := fmt.Sprintf("bench:%010d", rand.IntN(l.keys))
+			var allowed bool
+			var remaining, resets int64
+			sent := time.Now()
+			failed = pool.QueryRow(ctx, s.call, key).Scan(&allowed, &remaining, &resets)
+			if phase.measuring() && failed == nil {
+				failed = took.RecordValue(max(1, time.Since(sent).Microseconds()))
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			sum.Merge(took)
-			err = errors.Join(err, failed)
-		})
-	}
-	wait(ctx, d.warmup)
-	began := time.Now()
-	phase.Store(measuring)
-	wait(ctx, d.measure)
-	phase.Store(over)
-	elapsed := time.Since(began)
-	all.Wait()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		sum.Merge(took)
+		err = errors.Join(err, failed)
+	})
 	n := sum.TotalCount()
 	return measured{
 		perSecond: float64(n) / elapsed.Seconds(), checks: n,

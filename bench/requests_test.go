@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -75,27 +74,19 @@ func runRequests(asked string) int {
 }
 
 func (r requests) run() (answers, error) {
-	var phase atomic.Int32
-	var all sync.WaitGroup
-	counts := make([]*counts, r.Connections)
-	for i := range counts {
+	connections, counts := make([]*nats.Conn, r.Connections), make([]*counts, r.Connections)
+	for i := range connections {
 		nc, err := nats.Connect(r.URL)
 		if err != nil {
 			return answers{}, err
 		}
 		defer nc.Close()
-		counts[i] = newCounts()
-		for range (r.InFlight + i) / r.Connections {
-			all.Go(func() { r.ask(nc, &phase, counts[i]) })
-		}
+		connections[i], counts[i] = nc, newCounts()
 	}
-	time.Sleep(r.Warmup)
-	began := time.Now()
-	phase.Store(measuring)
-	time.Sleep(r.Measure)
-	phase.Store(over)
-	elapsed := time.Since(began)
-	all.Wait()
+	elapsed := closedLoop(context.Background(), r.InFlight, r.Warmup, r.Measure, func(i int, phase *phase) {
+		i %= r.Connections
+		r.ask(connections[i], phase, counts[i])
+	})
 	sum := newCounts()
 	for _, c := range counts {
 		sum.add(c)
@@ -104,11 +95,11 @@ func (r requests) run() (answers, error) {
 }
 
 // ask keeps one request in flight.
-func (r requests) ask(nc *nats.Conn, phase *atomic.Int32, c *counts) {
+func (r requests) ask(nc *nats.Conn, phase *phase, c *counts) {
 	body := []byte(r.Body)
 	at := strings.Index(r.Body, anyKey) + len("bench:")
 	digits := body[at : at+len(anyKey)-len("bench:")]
-	for phase.Load() != over {
+	for !phase.over() {
 		n := rand.IntN(r.Keys)
 		for i := len(digits) - 1; i >= 0; i-- {
 			digits[i] = byte('0' + n%10)
@@ -116,7 +107,7 @@ func (r requests) ask(nc *nats.Conn, phase *atomic.Int32, c *counts) {
 		}
 		sent := time.Now()
 		m, err := nc.Request(r.Subject, body, answerWithin)
-		if phase.Load() == measuring {
+		if phase.measuring() {
 			c.answer(m, err, time.Since(sent))
 		}
 	}
