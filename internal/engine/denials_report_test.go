@@ -314,21 +314,13 @@ func TestDenialsAreReportedOnceDespiteFailures(t *testing.T) {
 					switch random.IntN(10) {
 					case 0:
 						if fails {
-							store.fail(func(committed bool) error {
-								if committed {
-									return nil
-								}
-								return errors.New("down")
-							})
+							store.fail(downBeforeCommit)
 						}
 					case 1, 2:
 						store.fail(nil)
 					case 3:
-						if w := random.IntN(len(workers)); !fails {
-							if err := workers[w].Close(t.Context()); err != nil {
-								t.Fatal(err)
-							}
-							workers[w] = start(t, engine.Config{Store: store})
+						if !fails {
+							replaceWorker(t, store, workers, random.IntN(len(workers)))
 						}
 					}
 					time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
@@ -352,6 +344,23 @@ func TestDenialsAreReportedOnceDespiteFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// downBeforeCommit is a fault of a tap: the store fails, and nothing is written.
+func downBeforeCommit(committed bool) error {
+	if committed {
+		return nil
+	}
+	return errors.New("down")
+}
+
+// replaceWorker stops one of the workers, and starts another in its place.
+func replaceWorker(t *testing.T, store engine.Store, workers []*engine.Engine, i int) {
+	t.Helper()
+	if err := workers[i].Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	workers[i] = start(t, engine.Config{Store: store})
 }
 
 // checkUsers checks that each event is about a user who was denied. Denials that another worker
