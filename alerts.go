@@ -55,7 +55,7 @@ type AlertDigest struct {
 	Alerts int64 `json:"alerts"`
 	Denied int64 `json:"denied"`
 	// Policies are the 100 policies with the most alerts; inline limits have an empty policy. Keys are the 10 keys with
-	// the most denials; the denials of an alert are those of its last key.
+	// the most denials; all denials of an alert count for the key that it names.
 	Policies []DigestCount `json:"policies"`
 	Keys     []DigestCount `json:"keys"`
 	// FirstAt and LastAt are the times of the first and last of their events, in Unix milliseconds.

@@ -259,7 +259,7 @@ func digestText(d *limits.AlertDigest, ofSeveral int64) string {
 			fmt.Fprintf(&b, "\n… and %d more keys", len(d.Keys)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\nlast key %s: %s, %s", k.Name, counted(k.Alerts, "alert"), denials(k.Denied))
+		fmt.Fprintf(&b, "\ne.g. key %s: %s, %s", k.Name, counted(k.Alerts, "alert"), denials(k.Denied))
 	}
 	return b.String()
 }

@@ -353,7 +353,7 @@ func TestLongDigestListsTheFirst(t *testing.T) {
 	for i := range 10 {
 		want += fmt.Sprintf("\npolicy p%02d: 1 alert, 1 denial", i)
 	}
-	want += "\n… and 2 more policies\nlast key api:user:7: 12 alerts, 12 denials"
+	want += "\n… and 2 more policies\ne.g. key api:user:7: 12 alerts, 12 denials"
 	i := slices.IndexFunc(r.outbox("log"), func(d alerts.Delivery) bool { return d.Message.Kind == alerts.KindDigest && d.Message.Text == want })
 	if i < 0 {
 		t.Errorf("no digest says %s", want)

@@ -34,7 +34,7 @@ func resolvedMessage(a *Alert) (Message, error) {
 func resolvedText(a *Alert) string {
 	lasted := (time.Duration(a.LastAt-a.FirstAt) * time.Millisecond).Round(time.Second)
 	if a.Type == limits.EventWarning {
-		return fmt.Sprintf("Not close to the limit since %s; %s over %s.", humanTime(a.LastAt), counted(a.Events, "warning"), lasted)
+		return fmt.Sprintf("No warning since %s; %s over %s.", humanTime(a.LastAt), counted(a.Events, "warning"), lasted)
 	}
 	return fmt.Sprintf("No denial since %s; %d denied over %s.", humanTime(a.LastAt), a.Denied, lasted)
 }

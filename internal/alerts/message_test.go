@@ -1,6 +1,7 @@
 package alerts_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -41,9 +42,9 @@ func TestWordsOfWarnings(t *testing.T) {
 	want := `3 alerts with 3 denials between 2026-01-15 12:00:05 UTC and 2026-01-15 12:00:05 UTC.
 policy p: 2 alerts, no denial
 policy d: 1 alert, 3 denials
-last key c: 1 alert, 3 denials
-last key a: 1 alert, no denial
-last key b: 1 alert, no denial`
+e.g. key c: 1 alert, 3 denials
+e.g. key a: 1 alert, no denial
+e.g. key b: 1 alert, no denial`
 	if text != want || data.Denied != 3 {
 		t.Errorf("%d denied: %s\nwant %s", data.Denied, text, want)
 	}
@@ -52,7 +53,38 @@ last key b: 1 alert, no denial`
 		t.Fatal(err)
 	}
 	resolved := r.send("log")
-	if len(resolved) != 1 || resolved[0].Message.Text != "Not close to the limit since 2026-01-15 12:00:05 UTC; 2 warnings over 5s." {
+	if len(resolved) != 1 || resolved[0].Message.Text != "No warning since 2026-01-15 12:00:05 UTC; 2 warnings over 5s." {
 		t.Errorf("%+v", resolved)
+	}
+}
+
+// TestTitleSentIsStored: what alerts show and alerts.resolved repeat is what was sent, also if more events came meanwhile.
+func TestTitleSentIsStored(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, `{rules: [{name: a, threshold: {denials: 5, within: 10m}, groupBy: [policy]}]}`, func(t *testing.T, r *rig) {
+		s := r.newService(r.store, r.limiter)
+		// Both are taken before the notice of the first is decided.
+		for _, e := range []alerts.Event{r.exceeded("7", "api", 5), r.exceeded("7", "api", 7)} {
+			if err := s.Take(t.Context(), []alerts.Event{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.start(s)
+		r.seen.wait(t, "told", 1)
+		sent, stored := r.send("log")[0].Message, r.only()
+		if sent.Title != stored.Title || sent.Text != stored.Text {
+			t.Errorf("sent   %q: %q\nstored %q: %q", sent.Title, sent.Text, stored.Title, stored.Text)
+		}
+	})
+}
+
+// TestKeyOfSeveralIsAnExample: an alert about several users names a key, but not as the last one.
+func TestKeyOfSeveralIsAnExample(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{rules: [{name: a, threshold: {denials: 2, within: 10m}, groupBy: [policy]}]}`)
+	r.take(r.run(), r.exceeded("va", "api", 1), r.exceeded("vb", "api", 1), r.exceeded("vc", "api", 1))
+	r.seen.wait(t, "told", 1)
+	if text := r.only().Text; !strings.HasPrefix(text, "One of them: Policy api, limit ") {
+		t.Error(text)
 	}
 }

@@ -194,8 +194,17 @@ func (r *rig) run(over ...alerts.Store) *running {
 
 func (r *rig) runOver(s alerts.Store, l alerts.Limiter) *running {
 	r.t.Helper()
-	out := &running{Service: alerts.New(alerts.Config{Store: s, Limiter: l, Rules: r.rules.Load, NewID: rand.Text, Observer: r.seen,
-		Delivered: func() { r.seen.add("delivered") }})}
+	return r.start(r.newService(s, l))
+}
+
+// newService makes a service that does not run yet: it takes events, and decides no notice.
+func (r *rig) newService(s alerts.Store, l alerts.Limiter) *alerts.Service {
+	return alerts.New(alerts.Config{Store: s, Limiter: l, Rules: r.rules.Load, NewID: rand.Text, Observer: r.seen,
+		Delivered: func() { r.seen.add("delivered") }})
+}
+
+func (r *rig) start(s *alerts.Service) *running {
+	out := &running{Service: s}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); out.Run(ctx, slog.New(slog.DiscardHandler)) }()

@@ -275,8 +275,7 @@ func (b *batch) decide(known TakeState) (Changes, error) {
 			}
 		}
 	}
-	b.renderWords(b.changes.Raised)
-	b.renderWords(b.changes.Updated)
+	b.renderWords()
 	for id, c := range b.counts {
 		state, err := json.Marshal(c)
 		if err != nil {
@@ -287,11 +286,16 @@ func (b *batch) decide(known TakeState) (Changes, error) {
 	return b.changes, nil
 }
 
-// renderWords renders title and text of the pending alerts, after the last of their events was counted.
-func (b *batch) renderWords(all []Alert) {
-	for i := range all {
-		if a := &all[i]; a.Notice == Pending {
-			a.Title, a.Text = b.rules.rule(a.Rule).words(a)
+// renderWords renders title and text of the alerts that became pending, after the last of their events in the batch was
+// counted. Those of alerts that were pending before stay: they may be on their way to channels.
+func (b *batch) renderWords() {
+	render := func(a *Alert) { a.Title, a.Text = b.rules.rule(a.Rule).words(a) }
+	for i := range b.changes.Raised {
+		render(&b.changes.Raised[i])
+	}
+	for i := range b.changes.Updated {
+		if a := &b.changes.Updated[i]; a.Notice == Pending && b.known.Open[a.GroupID].Notice == Silenced {
+			render(a)
 		}
 	}
 }

@@ -427,12 +427,13 @@ func TestSilencedAlertCanBecomePending(t *testing.T) {
 	}
 }
 
-// TestWordsStayAsTheyWereSent: the end of an alert has the title that was sent, and one that was not sent yet has new words.
+// TestWordsStayAsTheyWereSent: the end of an alert has the title that was sent. What is pending may be on its way; one that
+// becomes pending again, after a silence, has new words.
 func TestWordsStayAsTheyWereSent(t *testing.T) {
 	t.Parallel()
 	b := newBatch(oneRule(), []Event{denial(2, minute, 1)}, strconvID())
 	g := b.matches[0].group
-	for notice, want := range map[Notice]string{Sent: "old", Held: "old", Pending: "user 7 was denied 6 times by policy api (limit 100 per 1m)"} {
+	for notice, want := range map[Notice]string{Sent: "old", Held: "old", Pending: "old", Silenced: "user 7 was denied 6 times by policy api (limit 100 per 1m)"} {
 		known := openAlert(g, Alert{ID: "a", GroupID: GroupID{Rule: "denials", Key: g.Key}, Notice: notice, RaisedAt: start, Title: "old",
 			User: "7", Policy: "api", Denied: 5})
 		if c, err := b.decide(known); err != nil || len(c.Updated) != 1 || c.Updated[0].Title != want {

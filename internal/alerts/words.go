@@ -29,8 +29,8 @@ type WordFields struct {
 	Rule, Severity, Type string
 	// User is the user whom the alert is about; empty for none.
 	User string
-	// Policy is empty for an inline limit. Key, Name and Window are of the limit that was crossed last, and Limit is how
-	// much it allows in a window.
+	// Policy is empty for an inline limit. Key, Name and Window are of a limit that was crossed: the last one of the user
+	// and policy that opened the alert. Limit is how much it allows in a window.
 	Policy, Key, Name, Window string
 	Limit                     int64
 	// Denied and Events are the counts when the alert is raised.
@@ -64,21 +64,21 @@ func (r *Rule) words(a *Alert) (title, text string) {
 }
 
 // defaultTitle returns for example: user 7 was denied 12 times by policy api (limit 100 per 1m). It names nobody if the
-// alert is about several: 12 denials by policy api (last limit 100 per 1m). It counts denials and not requests, because a
+// alert is about several: 12 denials by policy api (e.g. limit 100 per 1m). It counts denials and not requests, because a
 // request that two limits deny is in an event of each.
 func defaultTitle(f *WordFields, groupBy []string) string {
 	by := "policy " + f.Policy
 	if f.Policy == "" {
 		by = "limit " + f.Name
 	}
-	how, last := " by ", ""
+	how, example := " by ", ""
 	switch {
 	case !slices.Contains(groupBy, "policy"):
-		how = ", last by "
+		how = ", e.g. by "
 	case f.Policy != "" && !slices.Contains(groupBy, "window") && !slices.Contains(groupBy, "name"):
-		last = "last "
+		example = "e.g. "
 	}
-	rate := fmt.Sprintf("(%slimit %d per %s)", last, f.Limit, f.Window)
+	rate := fmt.Sprintf("(%slimit %d per %s)", example, f.Limit, f.Window)
 	subject := subjectOf(f, groupBy)
 	if f.Type == shortType(limits.EventWarning) {
 		return fmt.Sprintf("%s is close to the limit of %s %s", cmp.Or(subject, "somebody"), by, rate)
@@ -116,7 +116,7 @@ func defaultText(f *WordFields, groupBy []string) string {
 		what = fmt.Sprintf("Policy %s, limit %s of key %s: %d per %s.", f.Policy, f.Name, f.Key, f.Limit, f.Window)
 	}
 	if subjectOf(f, groupBy) == "" || !slices.Contains(groupBy, "policy") {
-		what = "The last one: " + what
+		what = "One of them: " + what
 	}
 	when := "At " + f.Last + "."
 	if f.First != f.Last {

@@ -50,23 +50,23 @@ func TestDefaultWordsOfSeveral(t *testing.T) {
 		groupBy string
 		alert   Alert
 		title   string
-		last    bool // the text says that what it names is the last one
+		several bool // the text says that what it names is one of them
 	}{
-		{"policy", denied, "12 denials by policy api (last limit 100 per 1m)", true},
+		{"policy", denied, "12 denials by policy api (e.g. limit 100 per 1m)", true},
 		{"policy, window", once, "1 denial by policy api (limit 100 per 1m)", true},
 		{"policy", inline, "key api:user:7 was denied 12 times by limit minute (limit 100 per 1m)", false},
-		{"policy", warned, "somebody is close to the limit of policy api (last limit 100 per 1m)", true},
-		{"window", denied, "12 denials, last by policy api (limit 100 per 1m)", true},
-		{"name", inline, "12 denials, last by limit minute (limit 100 per 1m)", true},
-		{"user", denied, "user 7 was denied 12 times, last by policy api (limit 100 per 1m)", true},
-		{"user, policy", denied, "user 7 was denied 12 times by policy api (last limit 100 per 1m)", false},
-		{"key", denied, "key api:user:7 was denied 12 times, last by policy api (limit 100 per 1m)", true},
-		{"user, key", denied, "user 7 was denied 12 times, last by policy api (limit 100 per 1m)", true},
+		{"policy", warned, "somebody is close to the limit of policy api (e.g. limit 100 per 1m)", true},
+		{"window", denied, "12 denials, e.g. by policy api (limit 100 per 1m)", true},
+		{"name", inline, "12 denials, e.g. by limit minute (limit 100 per 1m)", true},
+		{"user", denied, "user 7 was denied 12 times, e.g. by policy api (limit 100 per 1m)", true},
+		{"user, policy", denied, "user 7 was denied 12 times by policy api (e.g. limit 100 per 1m)", false},
+		{"key", denied, "key api:user:7 was denied 12 times, e.g. by policy api (limit 100 per 1m)", true},
+		{"user, key", denied, "user 7 was denied 12 times, e.g. by policy api (limit 100 per 1m)", true},
 		{"policy, key, name", denied, "key api:user:7 was denied 12 times by policy api (limit 100 per 1m)", false},
 	} {
 		r := parseGood(t, "rules: [{name: a, groupBy: ["+c.groupBy+"]}]").Rules[0]
 		title, text := r.words(&c.alert)
-		if last := strings.HasPrefix(text, "The last one: "); title != c.title || last != c.last {
+		if several := strings.HasPrefix(text, "One of them: "); title != c.title || several != c.several {
 			t.Errorf("by %s: %q, want %q\n%s", c.groupBy, title, c.title, text)
 		}
 	}

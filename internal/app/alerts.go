@@ -211,7 +211,8 @@ func parallel(spec *alerts.ChannelSpec) int {
 func (l *limiter) alertJobs() []jobs.Job {
 	all := []jobs.Job{
 		{Name: "alerts-resolve", Schedule: "@every 30s", Jitter: 3 * time.Second, Timeout: 5 * time.Minute, Run: l.alerts.Resolve},
-		{Name: "alerts-digest", Schedule: "0 * * * *", Timeout: 30 * time.Minute, Run: l.alerts.Digest},
+		// What a run that ended early left would wait for an hour. Its lease is over before the first repeat.
+		{Name: "alerts-digest", Schedule: "0 * * * *", Repeat: "12-52/10 * * * *", Timeout: 9 * time.Minute, Run: l.alerts.Digest},
 	}
 	if l.AlertDays > 0 {
 		all = append(all, pruneJob("alerts-prune", "57 * * * *", "removed", days(l.AlertDays), l.store.PruneAlerts))

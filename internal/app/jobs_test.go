@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/robfig/cron/v3"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
@@ -112,6 +113,22 @@ func TestHourlyRemovalsHaveMostOfTheirHour(t *testing.T) {
 	}
 	if hourly != 3 {
 		t.Errorf("%d hourly jobs, want those of usage and of the request log", hourly)
+	}
+}
+
+// TestUnfinishedDigestIsMadeAgainSoon: alerts that a digest run left when it was killed do not wait for the next hour. Its
+// claim is over by then.
+func TestUnfinishedDigestIsMadeAgainSoon(t *testing.T) {
+	t.Parallel()
+	all := (&limiter{}).alertJobs()
+	digest := all[slices.IndexFunc(all, func(j jobs.Job) bool { return j.Name == "alerts-digest" })]
+	repeat, err := cron.ParseStandard(digest.Repeat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hour := time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
+	if after := repeat.Next(hour).Sub(hour); after <= digest.Timeout+time.Minute || after > 15*time.Minute {
+		t.Errorf("repeated after %s; a run takes %s at most", after, digest.Timeout)
 	}
 }
 

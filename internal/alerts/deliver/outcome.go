@@ -129,6 +129,8 @@ func (l *loop) pause(target string, d time.Duration) (already bool) {
 	already = now.Before(l.pausedUntil)
 	if until := now.Add(d); until.After(l.pausedUntil) {
 		l.pausedUntil = until
+	}
+	if !already { // those under way get the same answer, a moment later
 		l.s.cfg.Logger.Warn("alert channel paused: its target asked for a pause", "channel", l.name, "for", d)
 	}
 	return already

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -73,6 +74,22 @@ func TestPauseCostsOneTry(t *testing.T) {
 		}
 		if got := l.evaluate(t.Context(), claimed(maxAttempts-1, "", errors.New("down"))); got.State != alerts.DeliveryDead {
 			t.Errorf("%+v after the last try", got)
+		}
+	})
+}
+
+// TestOnePauseIsOneWarning, however many deliveries were under way when the target asked for it.
+func TestOnePauseIsOneWarning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		l, busy := idle(t, slog.New(slog.NewTextHandler(&log, nil))), &alerts.Refusal{Err: errors.New("busy"), RetryAfter: time.Minute}
+		for range 32 {
+			l.evaluate(t.Context(), claimed(0, "", busy))
+			time.Sleep(time.Millisecond) // the answers come one after another
+		}
+		if n := strings.Count(log.String(), "channel paused"); n != 1 {
+			t.Errorf("%d warnings of one pause", n)
 		}
 	})
 }
