@@ -62,7 +62,7 @@ func (s *Set) Explain(q Question) Explanation {
 	case err != nil:
 		e.Error = err.Error()
 	}
-	r := resolver{Question: &q, set: s, taken: make([]bool, s.groups)}
+	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
 	for _, p := range s.policies {
 		if q.Policy == "" || q.Policy == p.name {
 			e.Policies = append(e.Policies, r.explain(p))

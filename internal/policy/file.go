@@ -24,7 +24,8 @@ type Policy struct {
 	// Match selects the requests that the policy applies to if they name no policy: every attribute has to exist and fit
 	// one of its patterns. Without a match the policy applies only to requests that name it.
 	Match Condition `json:"match,omitempty"`
-	// Group names a group of policies, of which only the first one that matches applies.
+	// Group names a group of policies, of which only the first one that matches applies. One in shadow
+	// takes no request from those that are enforced.
 	Group string `json:"group,omitempty"`
 	// Exempt lists conditions. A request that fits one of them has no limits of this policy, and none of later policies of
 	// its group.

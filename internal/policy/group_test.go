@@ -1,6 +1,9 @@
 package policy
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +24,45 @@ func TestPolicyWithoutItsKeyLeavesTheGroupToTheNext(t *testing.T) {
 			t.Errorf("user %q: %v %s", user, err, d)
 		}
 	}
+}
+
+// TestShadowTakesNoRequestFromEnforced policies of its group, which are chosen as if it were not there. It is itself chosen
+// as if all were enforced.
+func TestShadowTakesNoRequestFromEnforced(t *testing.T) {
+	t.Parallel()
+	const limits = `limits: [{name: l, key: "k:{user}", limit: 5, window: 1m}]`
+	file := func(modes ...string) string {
+		text := "policies:\n"
+		for i, mode := range modes {
+			text += fmt.Sprintf("  - {name: p%d, mode: %s, group: g, match: {route: \"*%s*\"}, %s}\n", i, mode, strings.Repeat("x", len(modes)-i), limits)
+		}
+		return text
+	}
+	for _, c := range []struct {
+		modes, want []string
+	}{
+		{[]string{"shadow", "enforce"}, []string{"p0/l k:ann", "p1/l k:ann"}},
+		{[]string{"enforce", "shadow"}, []string{"p0/l k:ann"}},
+		{[]string{"shadow", "shadow", "enforce"}, []string{"p0/l k:ann", "p2/l k:ann"}},
+		{[]string{"shadow", "enforce", "enforce", "shadow"}, []string{"p0/l k:ann", "p1/l k:ann"}},
+	} {
+		q := Question{Now: noon, Attributes: map[string]string{"route": "xxxx", "user": "ann"}}
+		s := parse(t, file(c.modes...))
+		r, err := s.Resolve(q)
+		if d := cmp.Diff(c.want, names(r.Limits)); err != nil || d != "" {
+			t.Errorf("%s: %v %s", c.modes, err, d)
+		}
+		for i, p := range s.Explain(q).Policies {
+			if want := slices.Contains(c.want, fmt.Sprintf("p%d/l k:ann", i)); p.Applies != want {
+				t.Errorf("%s: explained %+v", c.modes, p)
+			}
+		}
+	}
+	// So an enforced policy can be reached behind one in shadow that matches everything.
+	parse(t, `policies:
+  - {name: new, mode: shadow, group: g, match: {route: "*"}, limits: [{name: l, key: all, limit: 5, window: 1m}]}
+  - {name: old, group: g, match: {route: "*"}, limits: [{name: l, key: all, limit: 3, window: 1m}]}
+`)
 }
 
 // TestShadowIsNeverLeased, whatever the file says.

@@ -33,6 +33,9 @@ func (c *compiler) checkReachable(policies []*policy) {
 		}
 		m := groupMember{p, path, keyed, append(p.match.attributes(), always...), append(p.match.nonEmpty(), always...)}
 		for _, earlier := range groups[p.group] {
+			if earlier.shadow && !p.shadow { // it takes nothing from an enforced one
+				continue
+			}
 			work += earlier.match.patternCount() * m.match.patternCount()
 			if work < maxReachWork && earlier.takesAllOf(&m) {
 				c.Add(path, "never applies: %s, %s, of the same group takes all of its requests; put this one first, or narrow the other",

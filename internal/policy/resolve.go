@@ -65,8 +65,22 @@ const (
 type resolver struct {
 	*Question
 	set *Set
-	// taken says of each group whether one of its policies has taken the request.
-	taken []bool
+	// taken says of each group which of its policies have taken the request.
+	taken []taken
+}
+
+// taken says whether an enforced policy of a group has taken the request, and whether one in shadow has. Enforced policies
+// are chosen as if those in shadow were not there, and those in shadow as if all were enforced.
+type taken struct{ enforced, shadow bool }
+
+func (t taken) from(p *policy) bool { return t.enforced || t.shadow && p.shadow }
+
+func (t *taken) by(p *policy) {
+	if p.shadow {
+		t.shadow = true
+	} else {
+		t.enforced = true
+	}
 }
 
 // judge says whether a policy applies, and if not, why.
@@ -80,7 +94,7 @@ func (r *resolver) judge(p *policy) verdict {
 			return namedOnly
 		case !p.match.matches(r.Attributes):
 			return noMatch
-		case p.group >= 0 && r.taken[p.group]:
+		case p.group >= 0 && r.taken[p.group].from(p):
 			return groupTaken
 		}
 	}
@@ -91,7 +105,7 @@ func (r *resolver) judge(p *policy) verdict {
 		return missingAttribute
 	}
 	if p.group >= 0 {
-		r.taken[p.group] = true
+		r.taken[p.group].by(p)
 	}
 	return v
 }
@@ -136,7 +150,7 @@ func (p *policy) limits(q *Question) ([]limit, *slot) {
 
 // Resolve returns the limits of a request. The error is ErrUnknownPolicy, ErrTooManyLimits or an *[AttributeError].
 func (s *Set) Resolve(q Question) (Resolved, error) {
-	r := resolver{Question: &q, set: s, taken: make([]bool, s.groups)}
+	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
 	out := Resolved{OnError: s.options.OnError}
 	if q.Policy != "" {
 		p := s.byName[q.Policy]
