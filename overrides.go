@@ -49,6 +49,9 @@ type Override struct {
 	SetOverrideRequest
 	// SetAt is when the override was set, in Unix milliseconds.
 	SetAt int64 `json:"setAt"`
+	// Unused is true in a list if the override is in force and applies to nothing: the policies of the worker that answers
+	// do not have its limit, or it cannot be changed this way.
+	Unused bool `json:"unused,omitzero"`
 }
 
 // OverrideReply is the override that was set.

@@ -179,7 +179,9 @@ func (*overridesListCmd) Help() string {
 	return `Examples:
 
   limiter overrides list
-  limiter overrides list --policy api --json`
+  limiter overrides list --policy api --json
+
+"(unused)": the worker's policy file does not have the limit, or the override does not fit it, so it applies to nothing.`
 }
 
 func (c *overridesListCmd) Validate() error {
@@ -202,6 +204,9 @@ func overrideRow(s *session, o *limits.Override) []any {
 	until := moment(s, o.ExpiresAt, "-")
 	if o.ExpiresAt != 0 && o.ExpiresAt <= s.now().UnixMilli() {
 		until += " (over)"
+	}
+	if o.Unused {
+		until += " (unused)"
 	}
 	return []any{o.Policy, o.Name, o.Subject, changed(o), until, dash(o.By), o.Reason}
 }

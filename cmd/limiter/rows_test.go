@@ -28,6 +28,7 @@ func TestCellsOfRows(t *testing.T) {
 		{overrideRow(s, over(now))[4], "2026-03-01 12:00:00 (over)"},
 		{overrideRow(s, over(now+1000))[4], "2026-03-01 12:00:01"},
 		{overrideRow(s, over(0))[4], "-"},
+		{overrideRow(s, &limits.Override{Unused: true})[4], "- (unused)"},
 		{took(&limits.JobRun{StartedAt: 1}), "-"},
 		{took(&limits.JobRun{StartedAt: 1, EndedAt: 1501}), "1.5s"},
 		{note(&limits.JobRun{Note: "removed 500", Error: "down"}), "removed 500: down"},

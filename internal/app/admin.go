@@ -32,6 +32,7 @@ func (l *limiter) startAdmin(ctx context.Context) (err error) {
 	if err := l.overrides.Refresh(ctx); err != nil {
 		return err
 	}
+	l.warnOfUnusedOverrides()
 	l.background("overrides", l.overrides.Run)
 	return nil
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/policy"
@@ -23,7 +25,8 @@ func (l *limiter) loadPolicies(ctx context.Context) error {
 		return err
 	}
 	l.checkFingerprint(key)
-	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.onError}, l.log)
+	l.policies, err = policy.NewKeeper(ctx, l.Policies, policy.Options{HashKey: key, Warning: l.WarningThreshold, OnError: l.onError}, l.log,
+		l.warnOfUnusedOverrides)
 	return pathError("--policies", err)
 }
 
@@ -33,6 +36,28 @@ func (l *limiter) watchPolicies(context.Context) error {
 		return nil
 	}
 	return watchFile(l, "policies", l.Policies, l.policies.Keeper, l.metrics.WatchPolicies, l.policies.ReloadOnDemand)
+}
+
+// warnOfUnusedOverrides logs the overrides in force whose limits are not in the policy file: one was renamed or removed, and
+// what it limited may be without any limit now.
+func (l *limiter) warnOfUnusedOverrides() {
+	if l.policies == nil || l.overrides == nil {
+		return
+	}
+	set, count := l.policies.Current(), 0
+	var names []string
+	for id, n := range l.overrides.Limits(time.Now().UnixMilli()) {
+		if !set.HasLimit(id) {
+			count += n
+			names = append(names, fmt.Sprintf("%s of %s (%d)", id.Name, id.Policy, n))
+		}
+	}
+	if count > 0 {
+		slices.Sort(names)
+		l.log.Warn("overrides apply to nothing: the policy file does not have their limits; give those their old names back, or "+
+			"set the overrides again under the new ones, and delete these", "overrides", count,
+			"limits", yamlfile.FirstNames(names, func(name string) string { return name }))
+	}
 }
 
 // watchFile reloads a file when it changes, and on SIGHUP with reload. export registers the metrics of the file; loaded

@@ -168,3 +168,35 @@ func TestStopDoesNotWaitForAHangingRead(t *testing.T) {
 		t.Error("the stop waits for the file")
 	}
 }
+
+// TestOverridesOfRenamedLimitsAreTold: they apply to nothing, and who had them may be without any limit.
+func TestOverridesOfRenamedLimitsAreTold(t *testing.T) {
+	t.Parallel()
+	file := func(policy string) string {
+		return "policies:\n  - {name: " + policy + ", limits: [{name: month, key: \"quota:{user}\", limit: unlimited, window: month}]}\n"
+	}
+	o := options(t)
+	o.Policies = writeFile(t, file("big"))
+	s := startOne(t, o, Run)
+	client := limits.NewClient(s.connect(t), limits.Timeout(patience))
+	for i, expires := range []int64{0, time.Now().Add(time.Hour).UnixMilli()} {
+		r := limits.SetOverrideRequest{OverrideID: limits.OverrideID{Policy: "big", Name: "month", Subject: fmt.Sprint("quota:", i)},
+			Limit: 10, ExpiresAt: expires, Reason: "contract"}
+		if set, err := client.SetOverride(t.Context(), r); err != nil || set.Override.Unused {
+			t.Fatal(set, err)
+		}
+	}
+	if err := os.WriteFile(o.Policies, []byte(file("big-v2")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.log.await(t, "limitsGone:big/month limitsNew:big-v2/month")
+	s.log.await(t, "limits:month of big (2) overrides:2")
+	list, err := client.ListOverrides(t.Context(), limits.ListOverridesRequest{})
+	if err != nil || len(list.Overrides) != 2 || !list.Overrides[0].Unused || !list.Overrides[1].Unused {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := s.stopOne(t); err != nil {
+		t.Fatal(err)
+	}
+	running(t, Run, o).log.await(t, "limits:month of big (2) overrides:2")
+}

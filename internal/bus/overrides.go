@@ -166,9 +166,11 @@ func (s *Service) listOverrides(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	now := time.Now().UnixMilli()
 	reply := limits.OverrideList{Overrides: make([]limits.Override, len(page))}
 	for i := range page {
 		reply.Overrides[i] = wireOverride(&page[i])
+		reply.Overrides[i].Unused = page[i].Live(now) && s.knownOverride(&page[i]) != nil
 	}
 	if more {
 		last := page[len(page)-1].ID

@@ -34,6 +34,9 @@ type Override struct {
 	SetAt  int64  `json:"setAt"`
 }
 
+// LimitID identifies a limit of a policy.
+type LimitID struct{ Policy, Name string }
+
 // Live reports whether an override is in force at a time in Unix milliseconds.
 func (o *Override) Live(now int64) bool { return o.ExpiresAt == 0 || now < o.ExpiresAt }
 

@@ -65,11 +65,9 @@ type Table struct {
 	revision   int64
 
 	mu     sync.RWMutex
-	limits map[limitID]*subjects
+	limits map[LimitID]*subjects
 	size   atomic.Int64 // the number of overrides, so that Find needs no lock if there are none
 }
-
-type limitID struct{ policy, name string }
 
 // subjects are the overrides of one limit. globs are in the order in which they are tried, the longest first.
 type subjects struct {
@@ -82,7 +80,7 @@ func New(cfg Config) (*Table, error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	return &Table{cfg: cfg, wake: make(chan struct{}, 1), revision: -1, limits: map[limitID]*subjects{}}, nil
+	return &Table{cfg: cfg, wake: make(chan struct{}, 1), revision: -1, limits: map[LimitID]*subjects{}}, nil
 }
 
 // Fixed returns a table of given overrides, without a store. Only its Find may be used.
@@ -100,7 +98,7 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	s := t.limits[limitID{policy, name}]
+	s := t.limits[LimitID{policy, name}]
 	if s == nil {
 		return Override{}, false
 	}
@@ -116,6 +114,21 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 		}
 	}
 	return Override{}, false
+}
+
+// Limits returns how many overrides that are in force at a time, in Unix milliseconds, each limit has that has any.
+func (t *Table) Limits(now int64) map[LimitID]int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	live := map[LimitID]int{}
+	for id, s := range t.limits {
+		for _, o := range s.all {
+			if o.Live(now) {
+				live[id]++
+			}
+		}
+	}
+	return live
 }
 
 // Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] if there are
@@ -134,7 +147,7 @@ func (t *Table) Put(ctx context.Context, o Override) error {
 func (t *Table) tooManyGlobs(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	s := t.limits[limitID{id.Policy, id.Name}]
+	s := t.limits[LimitID{id.Policy, id.Name}]
 	if s == nil || len(s.globs) < t.cfg.MaxGlobs {
 		return false
 	}
@@ -222,7 +235,7 @@ func (t *Table) Refresh(ctx context.Context) error {
 // apply applies changes to the table.
 func (t *Table) apply(c *Changes) {
 	if c.All { // build a new map without the lock, because that takes a while
-		limits := map[limitID]*subjects{}
+		limits := map[LimitID]*subjects{}
 		n := put(limits, c.Overrides)
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -236,13 +249,13 @@ func (t *Table) apply(c *Changes) {
 }
 
 // put adds or replaces overrides. It returns how many were added.
-func put(limits map[limitID]*subjects, overrides []Override) (added int64) {
+func put(limits map[LimitID]*subjects, overrides []Override) (added int64) {
 	unsorted := map[*subjects]bool{}
 	for _, o := range overrides {
-		s := limits[limitID{o.Policy, o.Name}]
+		s := limits[LimitID{o.Policy, o.Name}]
 		if s == nil {
 			s = &subjects{all: map[string]Override{}}
-			limits[limitID{o.Policy, o.Name}] = s
+			limits[LimitID{o.Policy, o.Name}] = s
 		}
 		if _, known := s.all[o.Subject]; !known {
 			added++
