@@ -21,7 +21,7 @@ const maxReconnectDelay = 2 * time.Second
 //
 //	nc, err := nats.Connect(url, limits.Reconnect())
 //
-// It changes three defaults of nats.go:
+// It changes four defaults of nats.go:
 //
 //   - nats.Connect succeeds even if no NATS server can be reached. So a program can start without the limiter, just as it
 //     goes on if the limiter goes away later. Until the connection is made, calls fail as they do during an outage.
@@ -30,6 +30,8 @@ const maxReconnectDelay = 2 * time.Second
 //   - The first attempt to reconnect comes after 50 ms, and later ones less and less often, down to one every 2 s. Each
 //     delay is shortened at random by up to half, so that many clients do not come back at once. By default the first
 //     delay is 2 s, which turns an outage of half a second into two seconds without decisions.
+//   - A server that hangs, or whose network is cut, is left within 20 s for another one. By default that takes up to 6
+//     minutes, since the server is asked for a sign of life only every 2.
 //
 // So a mistyped address or wrong credentials are no error of nats.Connect, which still fails if it cannot parse an
 // address or an option. They appear in the errors of calls, which name the servers and the reason why the last attempt
@@ -37,12 +39,13 @@ const maxReconnectDelay = 2 * time.Second
 //
 // To change one of the settings, give another option after Reconnect, such as nats.RetryOnFailedConnect(false) for a
 // program that is of no use without a server, or nats.CustomReconnectDelay for other delays (nats.ReconnectWait and
-// nats.ReconnectJitter have no effect). A nats.ReconnectErrHandler has to come before Reconnect. If it comes after,
+// nats.ReconnectJitter have no effect), or nats.PingInterval and nats.MaxPingsOutstanding. A nats.ReconnectErrHandler has to come before Reconnect. If it comes after,
 // errors contain what a server said, but not why no server could be reached.
 func Reconnect() nats.Option {
 	return func(o *nats.Options) error {
 		o.RetryOnFailedConnect, o.AllowReconnect, o.MaxReconnect, o.IgnoreAuthErrorAbort = true, true, -1, true
 		o.CustomReconnectDelayCB = reconnectDelay
+		o.PingInterval, o.MaxPingsOut = 10*time.Second, 1
 		next := o.ReconnectErrCB
 		o.ReconnectErrCB = func(nc *nats.Conn, err error) {
 			recordDialError(nc, err)

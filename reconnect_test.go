@@ -56,6 +56,49 @@ func TestAServerMayStartAfterItsClients(t *testing.T) {
 	}
 }
 
+// TestASilentServerIsLeftForAnother: one that hangs, or whose network is cut, closes no connection. By default nats.go would
+// stay with it for 6 minutes.
+func TestASilentServerIsLeftForAnother(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	go func() { // greets as a NATS server, answers the first PING, and then says nothing more
+		for c, err := silent.Accept(); err == nil; c, err = silent.Accept() {
+			t.Cleanup(func() { c.Close() })
+			_, _ = c.Write([]byte("INFO {\"server_id\":\"silent\",\"max_payload\":1048576}\r\nPONG\r\n"))
+		}
+	}()
+	other := serveNATS(t, server.RANDOM_PORT)
+	connect := func(more ...nats.Option) *nats.Conn {
+		nc, err := nats.Connect("nats://"+silent.Addr().String()+","+other.ClientURL(), append([]nats.Option{limits.Reconnect(), nats.DontRandomize()}, more...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	if o := connect().Opts; o.PingInterval*time.Duration(o.MaxPingsOut+1) > 20*time.Second {
+		t.Errorf("asked every %v, left after %d questions without an answer", o.PingInterval, o.MaxPingsOut)
+	}
+	left := make(chan struct{})
+	nc := connect(nats.PingInterval(50*time.Millisecond), nats.ReconnectHandler(func(*nats.Conn) { close(left) }))
+	if id := nc.ConnectedServerId(); id != "silent" {
+		t.Fatalf("connected to %s first", id)
+	}
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Fatal("still with the silent server")
+	}
+	answer(t, nc, limits.SubjectConsume, func(string) *nats.Msg { return body(`{"allowed":true}`) })
+	if _, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCallsReportWrongCredentials, since nats.Connect does not report them.
 func TestCallsReportWrongCredentials(t *testing.T) {
 	t.Parallel()

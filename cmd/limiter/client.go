@@ -34,6 +34,7 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	to := cmp.Or(f.NATSURL, nats.DefaultURL)
 	options := []nats.Option{
 		nats.Name("limiter " + verb), nats.Timeout(connectTimeout), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(1), // a server that hangs is left for another, as by limits.Reconnect
 		// The default handler would write to standard error. Later errors show in the answers, and watch has its own handler.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}),
 	}

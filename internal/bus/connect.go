@@ -142,8 +142,6 @@ func (c *ConnectConfig) behaviour(dial *dialer) []nats.Option {
 		nats.RetryOnFailedConnect(false), // Connect tries until its context is done, and says why it must
 		nats.ReconnectBufSize(reconnectBuffer),
 		nats.FlusherTimeout(writeTimeout),
-		// A dead peer is noticed within 20 s instead of 4 minutes.
-		nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("NATS disconnected", "error", redact.Error(err))

@@ -225,7 +225,7 @@ func (p *parser) readAttributes() error {
 		if err != nil {
 			return err
 		}
-		return p.bad("attributes", "attributes must be an object of strings; got %s", quote(v))
+		return p.bad("attributes", "attributes must be an object of strings; got %s", kindName(v.Kind()))
 	}
 	p.attributes = map[string]string{}
 	return p.object(func(name []byte) error {
@@ -246,7 +246,7 @@ func (p *parser) readAttributeValue(name string) (string, error) {
 		return "", err
 	}
 	if v.Kind() != '"' {
-		return "", badInput("attributes", path, "attribute %s must be a string; got %s", name, quote(v))
+		return "", badInput("attributes", path, "attribute %s must be a string; got %s", name, kindName(v.Kind())) // its value is not for errors
 	}
 	s := string(p.unquote(v))
 	if err := policy.CheckAttributeValue(name, s); err != nil {

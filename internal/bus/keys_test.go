@@ -191,6 +191,19 @@ func TestErrorsShowNoAPIKey(t *testing.T) {
 	}
 }
 
+// TestErrorsShowNoAttribute: what a policy only hashes must not be in answers and statistics in clear, either.
+func TestErrorsShowNoAttribute(t *testing.T) {
+	t.Parallel()
+	_, nc := oneWorker(t, &fakeEngine{})
+	for _, value := range []string{`secret@example.com\u00a0`, `secret@example.com` + strings.Repeat("m", 256), `secret@example.com\u0000`} {
+		m := ask(t, nc, limits.SubjectConsume, `{"policy":"p","attributes":{"email":"`+value+`"}}`)
+		text := string(m.Data) + fmt.Sprint(m.Header) + string(ask(t, nc, "$SRV.STATS.limits", "").Data)
+		if strings.Contains(text, "secret") || !strings.Contains(text, "attribute email ") {
+			t.Error(text)
+		}
+	}
+}
+
 // TestVerifyDecides: cost and id reach the engine, and its answers and errors come back.
 func TestVerifyDecides(t *testing.T) {
 	t.Parallel()

@@ -59,10 +59,14 @@ func CheckAttributeName(name string, others int) error {
 	return nil
 }
 
-// CheckAttributeValue returns an error for a value that an attribute must not have.
+// CheckAttributeValue returns an error for a value that an attribute must not have. The error does not quote the value, such
+// as an e-mail address of which only a hash may be kept: errors are in logs and statistics.
 func CheckAttributeValue(name, value string) error {
-	if _, bad := Unprintable(value); bad || len(value) > maxAttributeBytes {
-		return fmt.Errorf("attribute %s must be at most %d bytes of printable UTF-8; got %s", name, maxAttributeBytes, yamlfile.Quote(value))
+	if len(value) > maxAttributeBytes {
+		return fmt.Errorf("attribute %s has %d bytes; want at most %d", name, len(value), maxAttributeBytes)
+	}
+	if c, bad := Unprintable(value); bad {
+		return fmt.Errorf("attribute %s contains the unprintable character %U; want printable UTF-8", name, c)
 	}
 	return nil
 }
