@@ -137,21 +137,21 @@ func (s *Service) refuse(m micro.Request, err error) {
 
 func (s *Service) publish(m *nats.Msg) { s.sent(s.cfg.Conn.PublishMsg(m)) }
 
-// sent notes whether the connection took an answer. The first that it did not take is logged, and
-// then every 1000th.
+// sent notes whether the connection took an answer.
 func (s *Service) sent(err error) {
 	if err == nil {
 		return
 	}
-	if n := s.lostAnswers.Add(1); n%1000 == 1 {
-		s.cfg.Logger.Warn("cannot publish an answer", "error", err, "lost", n)
+	s.lostAnswers.Add(1)
+	if n := s.lostLog.due(); n > 0 {
+		s.cfg.Logger.Warn("cannot publish an answer", "error", err, "times", n)
 	}
 }
 
-// ignore drops a request that cannot be answered. The first is logged, and then every 1000th.
+// ignore drops a request that cannot be answered.
 func (s *Service) ignore(m micro.Request) {
-	if n := s.unanswerable.Add(1); n%1000 == 1 {
-		s.cfg.Logger.Warn("ignored a request whose reply subject is missing or not allowed", "subject", m.Subject(), "reply", m.Reply(), "ignored", n)
+	if n := s.ignoredLog.due(); n > 0 {
+		s.cfg.Logger.Warn("ignored a request whose reply subject is missing or not allowed", "subject", m.Subject(), "reply", m.Reply(), "times", n)
 	}
 }
 

@@ -220,4 +220,12 @@ func BenchmarkDecode(b *testing.B) {
 			}
 		})
 	}
+	b.Run("nested too deep", func(b *testing.B) {
+		data := []byte(`{"key":` + strings.Repeat(`{"a":`, 3000))
+		for b.Loop() {
+			if _, err := d.parse(engine.Consume, data, new(engine.Request)); err == nil {
+				b.Fatal("accepted")
+			}
+		}
+	})
 }

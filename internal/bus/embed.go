@@ -149,8 +149,10 @@ func (e *Embedded) Shutdown() {
 // its version), so they are logged at level debug.
 type serverLog struct {
 	log *slog.Logger
-	mu  sync.Mutex
-	err string
+	// repeats are by what happened, whoever it happened to: clients can cause warnings and errors as often as they like.
+	repeats logThrottles
+	mu      sync.Mutex
+	err     string
 	// gaveUp says that the server cannot go on. It will never be ready, and the last error says
 	// why.
 	gaveUp atomic.Bool
@@ -172,13 +174,20 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if level < slog.LevelError && !l.log.Enabled(context.Background(), level) {
 		return
 	}
+	times := int64(1)
+	if level >= slog.LevelWarn {
+		what := format[strings.LastIndex(format, " - ")+1:] // the server puts the client's name before it
+		if times = l.repeats.due(what); times == 0 {
+			return
+		}
+	}
 	text := redact.URLs(strings.TrimSpace(fmt.Sprintf(format, v...)))
 	if level == slog.LevelError {
 		l.mu.Lock()
 		l.err = text
 		l.mu.Unlock()
 	}
-	l.log.Log(context.Background(), level, text, "part", "nats-server")
+	l.log.Log(context.Background(), level, text, "part", "nats-server", "times", times)
 }
 
 // last is the last error that the server logged.

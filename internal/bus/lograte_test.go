@@ -1,7 +1,10 @@
 package bus
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +34,29 @@ func TestRepeatedLogLinesAreCounted(t *testing.T) {
 		}
 		if len(lines.byText) > maxThrottledTexts {
 			t.Errorf("%d texts are remembered", len(lines.byText))
+		}
+	})
+}
+
+// TestClientsDoNotFillTheServersLog with what they are refused: a line for each kind every 10 s, whoever it was. Other errors
+// have lines of their own.
+func TestClientsDoNotFillTheServersLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		l := &serverLog{log: slog.New(slog.NewTextHandler(&out, nil))}
+		violate := func(times int) {
+			for i := range times {
+				l.Errorf(fmt.Sprintf("127.0.0.1:%d - cid:%d - %%q - Publish Violation - Subject %%q", i, i), "a client", "x")
+			}
+		}
+		violate(1000)
+		l.Errorf("disk full")
+		time.Sleep(logInterval)
+		violate(1)
+		text := out.String()
+		if strings.Count(text, "Publish Violation") != 2 || !strings.Contains(text, "times=1000\n") || !strings.Contains(text, "disk full") || l.last() == "" {
+			t.Error(text)
 		}
 	})
 }

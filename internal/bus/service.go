@@ -116,9 +116,10 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// pending counts the requests that wait for their answer, unanswerable those that were dropped
-	// because no answer may be sent, and lostAnswers the answers that the connection did not take.
-	pending, unanswerable, lostAnswers atomic.Int64
+	// pending counts the requests that wait for their answer, and lostAnswers the answers that the
+	// connection did not take. ignoredLog is for requests that no answer may be sent to.
+	pending, lostAnswers atomic.Int64
+	lostLog, ignoredLog  logThrottle
 	// failures has an [outage.Log] by subject, for each subject that ever failed because of the
 	// store.
 	failures sync.Map
