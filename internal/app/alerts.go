@@ -133,7 +133,7 @@ func (l *limiter) newChannels() (*channels, error) {
 		return nil, err
 	}
 	l.onStop("alert channels", func(context.Context) error { maker.Close(); return nil })
-	events, err := bus.NewAlertEvents(l.events, l.origin())
+	events, err := bus.NewAlertEvents(l.events, l.origin(), l.log)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -24,11 +25,12 @@ type AlertEvents struct {
 	js   jetstream.JetStream
 	from Origin
 	// ready says that the stream was there since the last failure.
-	ready atomic.Bool
+	ready  atomic.Bool
+	stream streamWatch
 }
 
 // NewAlertEvents makes the channel.
-func NewAlertEvents(conn *nats.Conn, from Origin) (*AlertEvents, error) {
+func NewAlertEvents(conn *nats.Conn, from Origin, log *slog.Logger) (*AlertEvents, error) {
 	if err := from.check(); err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
@@ -36,7 +38,7 @@ func NewAlertEvents(conn *nats.Conn, from Origin) (*AlertEvents, error) {
 	if err != nil {
 		return nil, fmt.Errorf("alert events: %w", err)
 	}
-	return &AlertEvents{conn: conn, js: js, from: from}, nil
+	return &AlertEvents{conn: conn, js: js, from: from, stream: streamWatch{log: log}}, nil
 }
 
 // Open creates the stream if it is missing. Send does so too, but whoever wants to read the stream
@@ -45,7 +47,7 @@ func (a *AlertEvents) Open(ctx context.Context) error {
 	if a.ready.Load() {
 		return nil
 	}
-	if err := ensureStream(ctx, a.js, alertStream()); err != nil {
+	if err := a.stream.ensure(ctx, a.js, alertStream()); err != nil {
 		return err
 	}
 	a.ready.Store(true)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ var _ alerts.Channel = (*AlertEvents)(nil)
 
 func alertEvents(t *testing.T, nc *nats.Conn) *AlertEvents {
 	t.Helper()
-	a, err := NewAlertEvents(nc, Origin{"urn:test", "http://h/schemas/"})
+	a, err := NewAlertEvents(nc, Origin{"urn:test", "http://h/schemas/"}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestAlertsStoredByAnotherStreamFail(t *testing.T) {
 func TestOriginOfAlertEventsIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, from := range map[string]Origin{"source": {"", "http://h"}, "schema base": {"urn:x", "/schemas"}} {
-		if _, err := NewAlertEvents(&nats.Conn{}, from); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := NewAlertEvents(&nats.Conn{}, from, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

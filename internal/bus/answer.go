@@ -20,14 +20,17 @@ import (
 // Handlers that answer on goroutines of their own, and how all answers are sent.
 
 const (
-	// maxStoreRequests bounds the admin requests that use the store at a time, and maxStatuses
-	// those of status. More are answered 503.
+	// maxStoreRequests bounds the admin requests that use the store at a time, maxReports those
+	// that report on usage, and maxStatuses those of status. More are answered 503. A store makes
+	// one report at a time, so more that wait would gain nothing.
 	maxStoreRequests = 32
+	maxReports       = 4
 	maxStatuses      = 1024
 	// storeTimeout bounds a request that uses the store, as it does a decision: callers should
 	// learn that the store does not answer before they give up.
 	storeTimeout = limits.DefaultTimeout * 3 / 4
-	// scanTimeout bounds a request that may go through all rows. Our client waits longer for these.
+	// scanTimeout bounds a request that may go through all rows: a report or a reset. Our client
+	// waits longer for these.
 	scanTimeout = 5 * time.Second
 )
 
@@ -39,9 +42,10 @@ func (s *Service) storeHandler(answer answerFunc) micro.HandlerFunc {
 	return s.asyncHandler(s.storeSlots, s.cfg.storeTimeout, answer)
 }
 
-// scanHandler makes the handler of an endpoint that may have to go through many rows.
-func (s *Service) scanHandler(answer answerFunc) micro.HandlerFunc {
-	return s.asyncHandler(s.storeSlots, s.cfg.scanTimeout, answer)
+// reportHandler makes the handler of an endpoint that reports on usage. It has slots of its own, so that reports that wait
+// for each other keep nobody from revoking an API key.
+func (s *Service) reportHandler(answer answerFunc) micro.HandlerFunc {
+	return s.asyncHandler(s.reportSlots, s.cfg.scanTimeout, answer)
 }
 
 // asyncHandler makes a handler that answers on a goroutine of its own, or with 503 if no slot is

@@ -38,7 +38,7 @@ func TestEmbedKeepsItsStreams(t *testing.T) {
 		e := embed(t, "127.0.0.1:0", dir)
 		nc := dial(t, e.URL())
 		js := testenv.JetStream(t, nc)
-		if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+		if _, err := ensureStream(t.Context(), js, eventStream()); err != nil {
 			t.Fatal(err)
 		}
 		ack, err := js.Publish(t.Context(), limits.EventWarning, nil)

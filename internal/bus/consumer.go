@@ -113,6 +113,7 @@ const (
 type Consumer struct {
 	cfg      ConsumerConfig
 	js       jetstream.JetStream
+	stream   streamWatch
 	consumer jetstream.Consumer // nil after a failure, until it was looked up again
 	// storeDown says that the store did not answer.
 	storeDown bool
@@ -149,7 +150,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
 	return &Consumer{
-		cfg: cfg, js: js, strikes: map[uint64]int{},
+		cfg: cfg, js: js, strikes: map[uint64]int{}, stream: streamWatch{log: cfg.Logger},
 		outage: outage.New(cfg.Logger, slog.LevelError, "events cannot be processed and wait in the stream", "event processing resumed"),
 	}, nil
 }
@@ -298,6 +299,9 @@ func (c *Consumer) prepare(ctx context.Context) error {
 		c.storeDown, c.losses.checkedAt = false, time.Time{}
 	}
 	if c.consumer == nil {
+		if err := c.stream.ensure(ctx, c.js, eventStream()); err != nil {
+			return err
+		}
 		consumer, err := ensureConsumer(ctx, c.js)
 		if err != nil {
 			return err

@@ -150,7 +150,7 @@ func TestHungStoreDoesNotDelayStop(t *testing.T) {
 func stream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js := testenv.JetStream(t, nc)
-	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+	if _, err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
 	}
 	return js

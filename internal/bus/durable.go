@@ -32,12 +32,9 @@ func consumerConfig() jetstream.ConsumerConfig {
 	}
 }
 
-// ensureConsumer creates the stream and the consumer if they are missing. An existing consumer is
-// up to its operator: only what would lose events is changed.
+// ensureConsumer creates the consumer if it is missing. An existing one is up to its operator: only
+// what would lose events is changed.
 func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-	if err := ensureStream(ctx, js, eventStream()); err != nil {
-		return nil, err
-	}
 	c, err := js.Consumer(ctx, limits.EventStream, consumerName)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):

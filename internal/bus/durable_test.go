@@ -27,7 +27,7 @@ func TestServerLimitsAreKept(t *testing.T) {
 	if _, err := ReadHistory(t.Context(), HistoryConfig{Conn: nc, Since: time.UnixMilli(1), Max: 1000}, func(alerts.Event) bool { read++; return true }); err != nil || read != 150 {
 		t.Errorf("a preview reads %d events: %v", read, err)
 	}
-	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
+	if _, err := ensureStream(t.Context(), js, alertStream()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{limits.EventStream, limits.AlertStream} {

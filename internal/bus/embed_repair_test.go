@@ -32,7 +32,7 @@ func embedUnrepaired(t *testing.T, log *logBuffer) (*Embedded, jetstream.JetStre
 	}
 	close(e.repairer.stopped)
 	js := testenv.JetStream(t, dial(t, e.URL()))
-	if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+	if _, err := ensureStream(t.Context(), js, eventStream()); err != nil {
 		t.Fatal(err)
 	}
 	return e, js

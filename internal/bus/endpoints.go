@@ -55,7 +55,7 @@ func (s *Service) parts(decide bool) []part {
 			{limits.SubjectRefund, s.handleDecision},
 			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, s.cfg.storeTimeout, s.status)},
 			{limits.SubjectList, s.storeHandler(s.list)},
-			{limits.SubjectReset, s.scanHandler(s.reset)},
+			{limits.SubjectReset, s.asyncHandler(s.storeSlots, s.cfg.scanTimeout, s.reset)},
 			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, s.cfg.storeTimeout, s.settle)},
 		}},
 		{limiter, []endpoint{
@@ -65,8 +65,8 @@ func (s *Service) parts(decide bool) []part {
 			{limits.SubjectUsage, s.usageLogHandler()},
 		}},
 		{limiter && c.Usage != nil, []endpoint{
-			{limits.SubjectTop, s.scanHandler(s.top)},
-			{limits.SubjectUsageReport, s.scanHandler(s.usage)},
+			{limits.SubjectTop, s.reportHandler(s.top)},
+			{limits.SubjectUsageReport, s.reportHandler(s.usage)},
 		}},
 		{decides && c.Keys != nil, []endpoint{
 			{limits.SubjectVerify, s.verify},

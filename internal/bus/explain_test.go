@@ -33,7 +33,7 @@ func withinASecond(t *testing.T, act func(ctx context.Context) error) error {
 func breakStream(t *testing.T, s *server.Server, nc *nats.Conn, cfg jetstream.StreamConfig) {
 	t.Helper()
 	js := testenv.JetStream(t, nc)
-	if err := ensureStream(t.Context(), js, cfg); err != nil {
+	if _, err := ensureStream(t.Context(), js, cfg); err != nil {
 		t.Fatal(err)
 	}
 	messages := filepath.Join(s.StoreDir(), "$G", "streams", cfg.Name, "msgs")

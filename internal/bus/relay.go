@@ -84,7 +84,8 @@ type Relay struct {
 	templates eventTemplates
 	wake      chan struct{}
 	// ready says that the stream was there since the last failure.
-	ready bool
+	ready  bool
+	stream streamWatch
 	// domain is the JetStream domain that has acknowledged events since then; nil before one has.
 	domain *string
 	outage *outage.Log
@@ -115,7 +116,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	return &Relay{
-		cfg: cfg, js: js, templates: templates, wake: make(chan struct{}, 1),
+		cfg: cfg, js: js, templates: templates, wake: make(chan struct{}, 1), stream: streamWatch{log: cfg.Logger},
 		outage:        outage.New(cfg.Logger, slog.LevelError, "events cannot be published and wait in the outbox", "event publishing resumed"),
 		setAsideUntil: map[string]time.Time{},
 		refusal: outage.New(cfg.Logger, slog.LevelError, "an event cannot be published and stays in the outbox; others are still published",
@@ -193,7 +194,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		return 0, false, nats.ErrDisconnected
 	}
 	if !r.ready {
-		if err := ensureStream(ctx, r.js, eventStream()); err != nil {
+		if err := r.stream.ensure(ctx, r.js, eventStream()); err != nil {
 			return 0, false, err
 		}
 		r.ready, r.domain = true, nil

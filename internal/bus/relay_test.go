@@ -408,7 +408,7 @@ func TestEventsOfAnotherReleaseDoNotBlockOthers(t *testing.T) {
 	if n := box.backlog(); n != 10 {
 		t.Errorf("%d wait, want 10", n)
 	}
-	if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "unknown event type") {
+	if said := log.String(); strings.Count(said, "level=ERROR") != 1 || !strings.Contains(said, "unknown event type") {
 		t.Errorf("said %q", said)
 	}
 }

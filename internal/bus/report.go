@@ -24,7 +24,7 @@ func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Re
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
 	// A stream of an earlier release does not take reports yet.
-	if err := ensureStream(ctx, js, eventStream()); err != nil {
+	if _, err := ensureStream(ctx, js, eventStream()); err != nil {
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
 	if _, err := js.PublishMsg(ctx, m, jetstream.WithExpectStream(limits.EventStream)); err != nil {

@@ -105,12 +105,12 @@ type Service struct {
 	decoder *decoder
 	// calls is a pool of *call.
 	calls sync.Pool
-	// storeSlots bound the admin requests that use the store at a time, statusSlots those of
-	// status, verifySlots the verify requests that wait for a look-up of their API key, and
+	// storeSlots bound the admin requests that use the store at a time, reportSlots those that
+	// report on usage, statusSlots those of status, verifySlots the verify requests that wait for a look-up of their API key, and
 	// settleSlots the settles. writeSlots bound the answers that must not be written on the reading
 	// goroutine.
-	storeSlots, statusSlots, verifySlots, settleSlots, writeSlots slots
-	now                                                           func() time.Time
+	storeSlots, reportSlots, statusSlots, verifySlots, settleSlots, writeSlots slots
+	now                                                                        func() time.Time
 	// ctx is cancelled when Stop ends, so that requests that still read the store do not outlive
 	// it.
 	ctx    context.Context
@@ -139,7 +139,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, decoder: d, now: time.Now, stopped: make(chan struct{}),
-		storeSlots: make(slots, maxStoreRequests), statusSlots: make(slots, maxStatuses),
+		storeSlots: make(slots, maxStoreRequests), reportSlots: make(slots, maxReports), statusSlots: make(slots, maxStatuses),
 		verifySlots: make(slots, maxVerifies), settleSlots: make(slots, maxSettles), writeSlots: make(slots, maxWrites),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

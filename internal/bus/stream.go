@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -48,32 +50,62 @@ func alertStream() jetstream.StreamConfig {
 	}
 }
 
-// ensureStream creates the stream if it is missing. To an existing one it adds the subjects that it
+// streamWatch tells the log of a stream that was made anew.
+type streamWatch struct {
+	log  *slog.Logger
+	seen atomic.Bool
+}
+
+// ensure is ensureStream. Whoever had seen the stream before must learn that it, and what was in it, is gone.
+func (w *streamWatch) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+	created, err := ensureStream(ctx, js, want)
+	if err != nil {
+		return err
+	}
+	before := w.seen.Swap(true)
+	if !created {
+		return nil
+	}
+	log := w.log.With("stream", want.Name, "replicas", max(want.Replicas, 1))
+	if before {
+		log.Error("the stream was gone and has been made anew; what was in it and not taken yet is lost")
+	} else {
+		log.Info("stream created, because there was none")
+	}
+	if js.Conn().ConnectedClusterName() != "" {
+		log.Warn("while the one server that has the stream is down, nothing is stored in it; in a cluster, give it replicas: " +
+			"nats stream edit " + want.Name + " --replicas 3")
+	}
+	return nil
+}
+
+// ensureStream creates the stream if it is missing, and says whether it did. To an existing one it adds the subjects that it
 // lacks; everything else about it is up to its operator.
-func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (created bool, err error) {
 	s, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		s, err = createStream(ctx, js, want)
+		created = err == nil
 	}
 	if err != nil {
-		return wrapStream("look up", want.Name, err)
+		return false, wrapStream("look up", want.Name, err)
 	}
 	cfg := s.CachedInfo().Config
 	if cfg.NoAck {
-		return fmt.Errorf("publish to stream %s: acknowledgements are disabled (no_ack), so nothing confirms that events are stored; enable them: "+
+		return created, fmt.Errorf("publish to stream %s: acknowledgements are disabled (no_ack), so nothing confirms that events are stored; enable them: "+
 			"nats stream edit %s --ack", want.Name, want.Name)
 	}
 	if subject, taken := requestSubjectIn(cfg.Subjects); taken {
-		return fmt.Errorf("publish to stream %s: its subject %s captures requests, which the stream stores and answers in place of a limiter; change its subjects: "+
+		return created, fmt.Errorf("publish to stream %s: its subject %s captures requests, which the stream stores and answers in place of a limiter; change its subjects: "+
 			"nats stream edit %s --subjects %s", want.Name, subject, want.Name, strings.Join(want.Subjects, ","))
 	}
 	missing := missingSubjects(want.Subjects, cfg.Subjects)
 	if len(missing) == 0 {
-		return nil
+		return created, nil
 	}
 	cfg.Subjects = append(cfg.Subjects, missing...)
 	_, err = js.UpdateStream(ctx, cfg)
-	return wrapStream("add subjects to", want.Name, err)
+	return created, wrapStream("add subjects to", want.Name, err)
 }
 
 // createStream creates the stream. If another worker creates it at the same moment, the server may
@@ -120,8 +152,8 @@ func explainNoAnswer(err error) error {
 		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet", err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
-		return fmt.Errorf("%w: the NATS server did not answer in time; check its log, and whether its disk is full "+
-			"(docs/operations.md, A full disk)", err)
+		return fmt.Errorf("%w: the NATS server did not answer in time; check its log, whether its disk is full, and whether "+
+			"the server of the cluster that has the stream is up (docs/operations.md, A full disk)", err)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ func TestOperatorsStreamIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := ensureStream(ctx, js, eventStream()); err != nil {
+		if _, err := ensureStream(ctx, js, eventStream()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +47,7 @@ func TestStreamIsCreatedOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if err := ensureStream(t.Context(), js, eventStream()); err != nil {
+			if _, err := ensureStream(t.Context(), js, eventStream()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -86,7 +87,7 @@ func TestOverlappingStreamIsReported(t *testing.T) {
 	}
 	named := func() {
 		t.Helper()
-		if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
+		if _, err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -106,7 +107,7 @@ func TestStreamWithoutAcksIsReported(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), mute); err != nil {
 		t.Fatal(err)
 	}
-	if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "no_ack") {
+	if _, err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "no_ack") {
 		t.Errorf("%v", err)
 	}
 }
@@ -122,7 +123,7 @@ func TestStreamThatCapturesRequestsIsReported(t *testing.T) {
 		if _, err := js.CreateStream(t.Context(), greedy); err != nil {
 			t.Fatal(err)
 		}
-		err := ensureStream(t.Context(), js, eventStream())
+		_, err := ensureStream(t.Context(), js, eventStream())
 		if want := "its subject " + subject + " captures requests"; err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), "nats stream edit LIMITS --subjects limits.warning,limits.exceeded,limits.report") {
 			t.Errorf("%v; want %s", err, want)
@@ -164,10 +165,10 @@ func TestStreamBoundsMessageSize(t *testing.T) {
 func TestStreamWithoutRoomIsReported(t *testing.T) {
 	t.Parallel()
 	js := testenv.JetStream(t, dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStreamMaxStore = 512 << 20 }).ClientURL()))
-	if err := ensureStream(t.Context(), js, alertStream()); err != nil {
+	if _, err := ensureStream(t.Context(), js, alertStream()); err != nil {
 		t.Fatal(err)
 	}
-	err := ensureStream(t.Context(), js, eventStream())
+	_, err := ensureStream(t.Context(), js, eventStream())
 	for _, want := range []string{"create it", "1024 MiB", "max_file_store", "nats stream add LIMITS"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q", err, want)
@@ -180,7 +181,34 @@ func TestDisabledJetStreamIsReported(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.JetStream = false }).ClientURL())
 	js := testenv.JetStream(t, nc)
-	if err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "JetStream is not enabled") {
+	if _, err := ensureStream(t.Context(), js, eventStream()); err == nil || !strings.Contains(err.Error(), "JetStream is not enabled") {
 		t.Error(err)
 	}
+}
+
+// TestLostStreamsAreTold: a stream that is created at the first start is no news; one that a process had seen before, and has
+// to make anew, has taken events with it.
+func TestLostStreamsAreTold(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := testenv.JetStream(t, nc)
+	log := new(logBuffer)
+	w := streamWatch{log: slog.New(slog.NewTextHandler(log, nil))}
+	ensure := func(level, text string) {
+		t.Helper()
+		before := len(log.String())
+		if err := w.ensure(t.Context(), js, eventStream()); err != nil {
+			t.Fatal(err)
+		}
+		got := log.String()[before:]
+		if level == "" && got != "" || !strings.Contains(got, level) || !strings.Contains(got, text) || level != "" && !strings.Contains(got, "stream=LIMITS replicas=1") {
+			t.Errorf("got %q, want %s %s", got, level, text)
+		}
+	}
+	ensure("level=INFO", "stream created")
+	ensure("", "")
+	if err := js.DeleteStream(t.Context(), limits.EventStream); err != nil {
+		t.Fatal(err)
+	}
+	ensure("level=ERROR", "made anew")
 }

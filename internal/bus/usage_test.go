@@ -336,3 +336,19 @@ func TestClientsRefuseInvalidLogLines(t *testing.T) {
 		}
 	}
 }
+
+// TestReportsLeaveRoomForAdministration: while as many reports wait as may, more are refused at once, and an API key can be
+// revoked.
+func TestReportsLeaveRoomForAdministration(t *testing.T) {
+	t.Parallel()
+	f := newFakeUsage()
+	s, nc := serve(t, &fakeEngine{}, f.serve)
+	for range cap(s.reportSlots) {
+		s.reportSlots <- struct{}{}
+	}
+	for subject, refused := range map[string]bool{limits.SubjectTop: true, limits.SubjectUsageReport: true, limits.SubjectList: false, limits.SubjectReset: false} {
+		if m := ask(t, nc, subject, `{}`); (m.Header.Get(micro.ErrorCodeHeader) == "503") != refused {
+			t.Errorf("%s: %s %s", subject, m.Header, m.Data)
+		}
+	}
+}
