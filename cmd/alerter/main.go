@@ -89,6 +89,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (status int) {
 		return wrongUsage(log, k, err)
 	}
 	settings.CollectLess()
+	settings.FitContainer()
 	if err := app.RunAlerter(ctx, o, c.Logger(log)); err != nil {
 		if errors.Is(err, app.ErrOptions) {
 			return wrongUsage(log, k, err)

@@ -66,6 +66,7 @@ func (c *serveCmd) Run(s *session) error {
 		return usageError(err.Error())
 	}
 	settings.CollectLess()
+	settings.FitContainer()
 	if o.NATSURL != "" {
 		o.Busy = settings.SpareProcessors()
 	}

@@ -159,8 +159,9 @@ type batch struct {
 	// late is for how long counts are kept for events that come late.
 	late    time.Duration
 	matches []match
-	// events are the ids of the events that match a rule.
-	events []string
+	// events are the ids of the events that match a rule, and repeated how many of them came again in the batch.
+	events   []string
+	repeated int
 
 	// The fields below are results of the last call of decide.
 	known   TakeState
@@ -178,17 +179,19 @@ func newBatch(r *Rules, events []Event, newID func() string) *batch {
 	seen := make(map[string]bool, len(events))
 	for i := range events {
 		e := &events[i]
-		if seen[e.ID] || e.ofThrottle() {
-			continue
+		switch matched, known := seen[e.ID]; {
+		case e.ofThrottle():
+		case !known:
+			seen[e.ID] = b.match(e)
+		case matched:
+			b.repeated++
 		}
-		seen[e.ID] = true
-		b.match(e)
 	}
 	return b
 }
 
-// match finds the rules that match an event.
-func (b *batch) match(e *Event) {
+// match finds the rules that match an event, and reports whether there are any.
+func (b *batch) match(e *Event) bool {
 	first := true
 	for i := range b.rules.Rules {
 		r := &b.rules.Rules[i]
@@ -203,6 +206,7 @@ func (b *batch) match(e *Event) {
 		}
 		first = false
 	}
+	return !first
 }
 
 // defaultGroupBy is the groupBy of a rule that does not say.
@@ -426,7 +430,8 @@ func (b *batch) report(o Observer, events int) {
 			fresh++
 		}
 	}
-	o.EventsMatched(fresh, len(b.events)-fresh, events-len(b.events))
+	matched := len(b.events) + b.repeated
+	o.EventsMatched(fresh, matched-fresh, events-matched)
 	for i := range b.changes.Raised {
 		o.AlertChanged("raised", b.changes.Raised[i].Rule)
 	}

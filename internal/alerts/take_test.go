@@ -391,6 +391,16 @@ func TestCountsDoNotDependOnTheOrder(t *testing.T) {
 	})
 }
 
+// eventCounts keeps what was last reported of a batch.
+type eventCounts struct {
+	noObserver
+	fresh, repeated, unmatched int
+}
+
+func (c *eventCounts) EventsMatched(fresh, repeated, unmatched int) {
+	c.fresh, c.repeated, c.unmatched = fresh, repeated, unmatched
+}
+
 func TestDecideIsRepeatable(t *testing.T) {
 	t.Parallel()
 	b := newBatch(oneRule(), []Event{denial(1, 0, 5), denial(2, 0, 1)}, strconvID())
@@ -404,6 +414,11 @@ func TestDecideIsRepeatable(t *testing.T) {
 	b = newBatch(oneRule(), []Event{denial(1, 0, 4), denial(1, 0, 4)}, strconvID())
 	if c, err := b.decide(TakeState{Now: start, Fresh: map[string]bool{"1": true}}); err != nil || len(c.Raised) != 0 {
 		t.Errorf("an event twice in a batch counts twice: %+v, %v", c, err)
+	}
+	var counted eventCounts
+	b.report(&counted, 2)
+	if counted != (eventCounts{fresh: 1, repeated: 1}) {
+		t.Errorf("an event twice in a batch is reported as %+v", counted)
 	}
 	c, err := b.decide(TakeState{Now: start, Fresh: map[string]bool{}})
 	if err != nil || len(c.Raised)+len(c.Updated)+len(c.States) != 0 {
