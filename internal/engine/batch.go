@@ -382,7 +382,13 @@ func (b *batch) restoreSaved(r *Request) {
 			// The refund applies to the stored definition at the stored moment: another definition
 			// carries over from there what is used, and the retryAfter of earlier denials relies on
 			// it. Leases that have ended by now no longer hold back a refund.
-			stored := c.state.counting()
+			//
+			// If the window is the same, nothing is carried over: then what has left it must not be given
+			// back in place of what counts.
+			stored, l := c.state.counting(), &r.Limits[d.at]
+			if c.state.sameWindow(l) {
+				stored.advance(l, b.now)
+			}
 			c.before = c.state.usage()
 			c.state.lent.trim(max(b.now, stored.moment()), stored.used())
 			c.state.refund(r.Cost)

@@ -76,3 +76,40 @@ func TestDenialAfterRefundDoesNotDelayRetry(t *testing.T) {
 		})
 	}
 }
+
+// TestRefundUnderAnotherAmountGivesBackWhatCounts, and not what has left the window: a check says what the refund said.
+func TestRefundUnderAnotherAmountGivesBackWhatCounts(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow} {
+		synctest.Test(t, func(t *testing.T) {
+			e := start(t, engine.Config{Store: openTap(t)})
+			free, pro := per(t, "k", 10, "1m"), per(t, "k", 20, "1m")
+			free.Algorithm, pro.Algorithm = algorithm, algorithm
+			ask(t, e, engine.Request{Limits: []engine.Limit{free}, Cost: 6})
+			time.Sleep(40 * time.Second)
+			ask(t, e, engine.Request{Limits: []engine.Limit{free}, Cost: 4})
+			time.Sleep(30 * time.Second) // a first charge in a sliding window has left it
+			told := ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{pro}, Cost: 4}).Results[0].Remaining
+			if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{pro}}); d.Results[0].Remaining != told {
+				t.Errorf("%s: the refund said %d remain, a check says %d", algorithm, told, d.Results[0].Remaining)
+			}
+		})
+	}
+}
+
+// TestSettlePastTheLimitIsReportedUnderAnotherAmount: a request of another tier may have charged the counter meanwhile.
+func TestSettlePastTheLimitIsReportedUnderAnotherAmount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1m")}, ID: "x"})
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 12, "1m")}, Cost: 5})
+		if d, err := e.Settle(t.Context(), "x", 20); err != nil || d.Allowed {
+			t.Fatal(d, err)
+		}
+		if n := len(store.events(t)); n != 2 {
+			t.Errorf("%d events, want a warning and an exceeded one", n)
+		}
+	})
+}

@@ -165,11 +165,11 @@ const settlePrefix = "settle\n"
 
 // decideSettle sets the final cost over the counters as the earlier requests of the batch left
 // them. If a limit was redefined since, no event is raised: it would be about a limit that no
-// longer exists.
+// longer exists. Another amount of the same window, as of another tier, is no such change.
 func (b *batch) decideSettle(r *Request, newID func() string) {
 	redefined := make([]bool, len(b.states))
 	for i, s := range b.states {
-		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash()
+		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash() && !s.sameWindow(&r.Limits[i])
 		s.advanceInPlace(&r.Limits[i], b.now)
 		b.counters[r.slots[i]].before = s.usage()
 	}
@@ -204,15 +204,21 @@ func (s *State) usage() usage {
 	return u
 }
 
-// reportOverrun raises the events of a charge that may have passed the limit.
+// reportOverrun raises the events of a charge that may have passed the limit. The counter keeps its
+// definition if that has another amount.
 func (b *batch) reportOverrun(c *counter, l *Limit, result *Result, cost int64, newID func() string) {
+	stored := c.limit
 	c.limit = l
 	if c.state.warn(l, b.now, result.Remaining) {
 		b.events = append(b.events, b.event(EventWarning, l, result, newID))
 	}
 	if !result.Allowed {
-		c.denied = true
 		b.countDenial(c, result, cost, newID)
+	}
+	if c.state.spec != l.hash() {
+		c.limit = stored
+	} else if !result.Allowed {
+		c.denied = true
 	}
 }
 

@@ -118,6 +118,11 @@ func (s *State) trimLent() {
 	}
 }
 
+// sameWindow reports whether l counts in the window of the state, whatever its amount: then nothing has to be carried over.
+func (s *State) sameWindow(l *Limit) bool {
+	return s.algorithm == l.Algorithm && l.Algorithm != TokenBucket && s.counting().sameDefinition(l)
+}
+
 // redefine brings the state to now, and to the definition of l if it has another one.
 func (s *State) redefine(l *Limit, now int64) {
 	spec := l.hash()
