@@ -36,6 +36,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON alert_events, alert_groups, alerts, aler
     alert_silences, alert_poison, job_runs, usage_counts TO limits_alerter;
 GRANT SELECT, UPDATE, DELETE ON counters, receipts, usage_requests, overrides TO limits_alerter;
 GRANT SELECT ON journal TO limits_alerter;
+-- Keys that ended long ago are removed; what they are, and their hashes, is not for the alerter.
+GRANT SELECT (id, expires_at, revoked_at), DELETE ON api_keys TO limits_alerter;
 -- No alert is resolved while events wait to be published; the age of the first of them is in its data.
 GRANT SELECT (seq, data) ON outbox TO limits_alerter;
 GRANT SELECT ON outbox_refused TO limits_alerter;

@@ -232,7 +232,7 @@ func TestTwoLimitersRunEachJobOnce(t *testing.T) {
 	}
 	eventually(t, enough(4))
 	list, err := client.ListJobs(t.Context())
-	if err != nil || len(list.Jobs) != 12 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
+	if err != nil || len(list.Jobs) != 13 || list.Jobs[0].Name != "expire" || list.Jobs[0].Schedule != "@every 1s" {
 		t.Errorf("jobs: %+v, %v", list, err)
 	}
 	// The metrics of the workers agree with the history, except for runs that began or ended meanwhile.

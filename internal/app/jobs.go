@@ -19,6 +19,7 @@ type cleaner interface {
 	RollupUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneUsage(ctx context.Context, before time.Time, max int) (int, error)
 	PruneRequests(ctx context.Context, before time.Time, max int) (int, error)
+	PruneKeys(ctx context.Context, before time.Time, max int) (int, error)
 	PruneOverrides(ctx context.Context, before time.Time, max int) (int, error)
 }
 
@@ -28,8 +29,8 @@ const (
 	// maxPruneTime is how long a run goes on removing; the next one, mostly an hour later, removes the rest. It is most of that
 	// hour, because an hour with many keys adds more rows of usage than ten minutes remove.
 	maxPruneTime = 40 * time.Minute
-	// overrideRetention is how long an expired override is still shown.
-	overrideRetention = 30 * 24 * time.Hour
+	// endedRetention is how long an override that has expired, and an API key that has expired or was revoked, are still shown.
+	endedRetention = 30 * 24 * time.Hour
 )
 
 // startJobs starts scheduled jobs, if alerts run here or the store is SQLite: no other process can open its file.
@@ -76,7 +77,8 @@ func maintenanceJobs(o *Options, s cleaner) []jobs.Job {
 		{"usage-rollup", "7 * * * *", "rolled up", days(o.UsageMinuteDays), s.RollupUsage},
 		{"usage-prune", "17 * * * *", "removed", days(o.UsageDays), s.PruneUsage},
 		{"requests-prune", "27 * * * *", "removed", days(o.RequestDays), s.PruneRequests},
-		{"overrides-prune", "37 3 * * *", "removed", overrideRetention, s.PruneOverrides},
+		{"keys-prune", "32 3 * * *", "removed", endedRetention, s.PruneKeys},
+		{"overrides-prune", "37 3 * * *", "removed", endedRetention, s.PruneOverrides},
 		{"history-prune", "47 3 * * *", "removed", days(o.JobDays), s.PruneRuns},
 	} {
 		if j.retention == 0 {

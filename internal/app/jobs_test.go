@@ -33,12 +33,12 @@ func houseNames(o Options, s cleaner) (all []string) {
 func TestUnlimitedRetentionHasNoPruneJob(t *testing.T) {
 	t.Parallel()
 	store := &sqlite.Store{}
-	want := []string{"expire", "overrides-prune 37 3 * * *"}
+	want := []string{"expire", "keys-prune 32 3 * * *", "overrides-prune 37 3 * * *"}
 	if got := houseNames(Options{}, store); !slices.Equal(got, want) {
 		t.Errorf("jobs %q, want %q", got, want)
 	}
 	want = []string{"expire @every 1m0s", "usage-rollup 7 * * * *", "usage-prune 17 * * * *", "requests-prune 27 * * * *",
-		"overrides-prune 37 3 * * *", "history-prune 47 3 * * *"}
+		"keys-prune 32 3 * * *", "overrides-prune 37 3 * * *", "history-prune 47 3 * * *"}
 	o := Options{CleanupEvery: time.Minute, UsageMinuteDays: 1, UsageDays: 1, RequestDays: 1, JobDays: 1}
 	if got := houseNames(o, store); !slices.Equal(got, want) {
 		t.Errorf("jobs %q, want %q", got, want)

@@ -242,7 +242,7 @@ func TestPrivilegesOfRoles(t *testing.T) {
 		"counters": {"SIUD", "SUD", "S"}, "receipts": {"SIUD", "SUD", ""}, "outbox": {"SIUD", "s", ""}, "outbox_refused": {"SID", "S", ""},
 		"journal":      {"SID", "S", ""},
 		"usage_counts": {"SIUD", "SIUD", "S"}, "usage_requests": {"SIUD", "SUD", "S"},
-		"api_keys": {"SIU", "", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},
+		"api_keys": {"SIU", "sD", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},
 		"job_runs": {"SIUD", "SIUD", "S"}, "goose_db_version": {"S", "S", "S"},
 		"alert_events": {"", "SIUD", ""}, "alert_groups": {"", "SIUD", ""}, "alerts": {"", "SIUD", "S"},
 		"alert_deliveries": {"", "SIUD", "s"}, "alert_channels": {"", "SIUD", ""}, "alert_silences": {"", "SIUD", "S"},

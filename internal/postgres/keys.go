@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/keys"
 )
@@ -32,6 +33,12 @@ RETURNING ` + keyColumns
 	expireKeySQL = `
 UPDATE api_keys SET expires_at = $2 WHERE id = $1
 RETURNING ` + keyColumns
+
+	ended = `(revoked_at > 0 AND revoked_at < $1 OR expires_at > 0 AND expires_at < $1)`
+
+	// The condition is there twice because the expiry may be moved between the look and the removal.
+	pruneKeysSQL = `
+DELETE FROM api_keys WHERE id = ANY (ARRAY(SELECT id FROM api_keys WHERE ` + ended + ` LIMIT $2)) AND ` + ended
 )
 
 // CreateKey implements [keys.Store].
@@ -116,6 +123,12 @@ func (s *Store) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, b
 // ExpireKey implements [keys.Store].
 func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
 	return first(read(ctx, s, "write key", keyFields, expireKeySQL, id, at))
+}
+
+// PruneKeys removes up to max keys that were revoked or expired before the given time, and returns how many.
+func (s *Store) PruneKeys(ctx context.Context, before time.Time, max int) (int, error) {
+	n, err := s.exec(ctx, "remove ended keys", pruneKeysSQL, before.UnixMilli(), max)
+	return int(n), err
 }
 
 // keyFields returns the scan targets of [keyColumns].

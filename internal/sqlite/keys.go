@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/keys"
 )
@@ -24,6 +25,10 @@ SELECT ` + keyColumns + ` FROM api_keys WHERE owner = ?5 AND id > ?1 AND id >= ?
 	revokeKeySQL = `UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at = 0`
 
 	expireKeySQL = `UPDATE api_keys SET expires_at = ?2 WHERE id = ?1`
+
+	pruneKeysSQL = `
+DELETE FROM api_keys WHERE id IN (
+	SELECT id FROM api_keys WHERE revoked_at > 0 AND revoked_at < ?1 OR expires_at > 0 AND expires_at < ?1 LIMIT ?2)`
 )
 
 // CreateKey implements [keys.Store].
@@ -71,6 +76,12 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 		return keys.Key{}, false, err
 	}
 	return s.Key(ctx, id)
+}
+
+// PruneKeys removes up to max keys that were revoked or expired before the given time, and returns how many.
+func (s *Store) PruneKeys(ctx context.Context, before time.Time, max int) (int, error) {
+	n, err := s.change(ctx, "remove ended keys", pruneKeysSQL, before.UnixMilli(), max)
+	return int(n), err
 }
 
 // keyFields returns the scan targets of [keyColumns].

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	apikeys "github.com/seed503877ad/limits/internal/keys"
 )
@@ -14,6 +15,7 @@ var keyTests = []test{
 	{"keys by user and prefix, page by page", keyPages},
 	{"a key is revoked once", keyRevoked},
 	{"the expiry of a key can be set and removed", keyExpires},
+	{"keys that ended are removed in batches", endedKeys},
 }
 
 func aKey(id, user string) apikeys.Key {
@@ -47,6 +49,24 @@ func keyFields(t *testing.T, s Store) {
 		if _, found, err := s.Key(within(t), id); found || err != nil {
 			t.Errorf("key %q: %t, %v", id, found, err)
 		}
+	}
+}
+
+// endedKeys: what was revoked or expired before a time is removed, in parts, and nothing else.
+func endedKeys(t *testing.T, s Store) {
+	for id, ends := range map[string]struct{ expires, revoked int64 }{
+		"active": {0, 0}, "expires": {20, 0}, "revoked": {30, 20}, "expired1": {19, 0}, "expired2": {1, 0}, "revoked1": {0, 19}, "revoked2": {90, 1},
+	} {
+		createKey(t, s, apikeys.Key{ID: id, User: "u", ExpiresAt: ends.expires, RevokedAt: ends.revoked})
+	}
+	for i, want := range []int{3, 1, 0} {
+		if n, err := s.PruneKeys(within(t), time.UnixMilli(20), 3); n != want || err != nil {
+			t.Errorf("prune %d: %d, %v; want %d", i, n, err, want)
+		}
+	}
+	left, err := s.ListKeys(within(t), apikeys.Filter{Max: 10})
+	if err != nil || len(left) != 3 || left[0].ID != "active" || left[1].ID != "expires" || left[2].ID != "revoked" {
+		t.Errorf("left: %+v, %v", left, err)
 	}
 }
 

@@ -30,6 +30,7 @@ type Store interface {
 	usage.Store
 
 	Expire(ctx context.Context, max int) (int, error)
+	PruneKeys(ctx context.Context, before time.Time, max int) (int, error)
 	PruneOverrides(ctx context.Context, before time.Time, max int) (int, error)
 	Relay(ctx context.Context, max int, publish func(ctx context.Context, events []engine.Event) (acked []string, err error)) (n int, err error)
 	Backlog(ctx context.Context) (int64, error)
