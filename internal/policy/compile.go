@@ -111,7 +111,7 @@ func (c *compiler) compile(f *File) (*Set, error) {
 		s.policies, s.byName[p.name] = append(s.policies, p), p
 	}
 	c.checkReachable(s.policies)
-	s.groups = len(c.groups)
+	s.groups, s.index = len(c.groups), newIndex(s.policies)
 	return s, nil
 }
 

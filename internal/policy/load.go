@@ -21,6 +21,7 @@ type Options struct {
 type Set struct {
 	policies []*policy
 	byName   map[string]*policy
+	index    index
 	groups   int
 	options  Options
 	hash     string

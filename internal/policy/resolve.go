@@ -160,8 +160,9 @@ func (s *Set) Resolve(q Question) (Resolved, error) {
 		err := r.addPolicy(&out, p)
 		return out, err
 	}
-	for _, p := range s.policies {
-		if err := r.addPolicy(&out, p); err != nil {
+	var room [32]int
+	for _, n := range s.index.candidates(q.Attributes, room[:0]) {
+		if err := r.addPolicy(&out, s.policies[n]); err != nil {
 			return Resolved{}, err
 		}
 	}
