@@ -2,6 +2,7 @@ package natsconn
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestMessagesGoToTheClientWhileHandlersLag(t *testing.T) {
 		c.maxLag = maxLag
 		p, begin := make([]byte, readSize), time.Now()
 		for i := range 100 {
-			if n, err := c.Read(p); err != nil || !strings.Contains(f.message+f.message, string(p[:min(n, len(f.message))])) {
+			if n, err := c.Read(p); err != nil || !strings.HasPrefix(string(p[:n]), "HMSG taken 12 r ") && i == 0 {
 				t.Fatalf("%.50q, %v", p[:n], err)
 			}
 			if i == 0 && taken == 0 {
@@ -89,4 +90,47 @@ func TestSomeHandlersAreCalledWhileOthersLag(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWhatGoesToTheClientForALaggingHandlerSaysWhenItArrived: in the client it may wait for long.
+func TestWhatGoesToTheClientForALaggingHandlerSaysWhenItArrived(t *testing.T) {
+	t.Parallel()
+	const own = "NATS/1.0\r\nLimits-Received: 1\r\na:b\r\n\r\n"
+	said := message("slow", "r ", "x") + message("slow", "r ", "late") + message("never", "r ", "") +
+		fmt.Sprintf("HMSG never 12 r.2 %d %d\r\n%syy\r\n", len(own), len(own)+2, own)
+	unchanged := message("other", "r ", "x") + message("never", "", "x") + message("never", "r ", strings.Repeat("x", readSize))
+	for _, chunk := range []int{1, 7, readSize} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Hour)
+			begin := time.Now()
+			h := new(Handlers)
+			c := New(&fakeConn{in: chunks{strings.NewReader(said + unchanged), readSize}}, h, time.Second)
+			h.Set(map[string]Handler{"never": nil, "slow": func(*Conn, []Message) int { time.Sleep(2 * maxLag); return 1 }})
+			if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
+				t.Fatal(err)
+			}
+			c.batchLimit = 1
+			time.Sleep(time.Minute) // Set knows since when times are told
+			rest := read(t, c, chunk)
+			stamped, ok := strings.CutSuffix(rest, unchanged)
+			const header = "NATS/1.0\r\nLimits-Received: 60000000000\r\n\r\n"
+			want := ""
+			for _, m := range [][3]string{{"slow", "r", "late"}, {"never", "r", ""}, {"never", "r.2", "yy"}} {
+				want += fmt.Sprintf("HMSG %s 12 %s %d %d\r\n%s%s\r\n", m[0], m[1], len(header), len(header)+len(m[2]), header, m[2])
+			}
+			if !ok || stamped != want {
+				t.Errorf("%d at a time: %.600q, want %q", chunk, rest, want)
+			}
+			for value, want := range map[string]time.Time{
+				"60000000000": begin.Add(time.Minute), "-1": begin.Add(-1), "x": time.Now(), "999999999999999": time.Now(), "": time.Now(),
+			} {
+				if got := h.ReceivedAt(map[string][]string{"Limits-Received": {value}}); !got.Equal(want) {
+					t.Errorf("%q is %s, want %s", value, got, want)
+				}
+			}
+			if got := h.ReceivedAt(map[string][]string{"a": {"b"}}); !got.IsZero() {
+				t.Errorf("a message that is passed unchanged arrived at %s", got)
+			}
+		})
+	}
 }

@@ -5,7 +5,9 @@
 // the goroutine of the subscription. For each answer it takes the connection's lock and wakes a
 // goroutine that writes. For an answer from memory that is twice the work of the answer itself. So
 // a [Conn] sits below nats.go. nats.go still connects, authenticates, subscribes and reconnects,
-// but it never sees the messages that a [Handler] takes. Everything else passes through unchanged.
+// but it never sees the messages that a [Handler] takes. Those that a handler would take, but for which it
+// is too slow, get the time of their arrival as a header: they may wait in nats.go for long.
+// Everything else passes through unchanged.
 //
 // TLS is made here too ([Conn.StartTLS]), if the server asks for it in the NATS protocol. Websocket
 // frames are not parsed: over a websocket no handler is called, and nats.go gets everything.
@@ -19,6 +21,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,18 +55,45 @@ type Handlers struct {
 	Refused func(text string)
 }
 
-// handlerSet has all handlers, and those that are called even while handlers lag.
-type handlerSet struct{ all, always map[string]Handler }
+// handlerSet has all handlers, and those that are called even while handlers lag. Arrivals are told
+// as the time since origin, which the clock of the machine, if it is set, does not change.
+type handlerSet struct {
+	all, always map[string]Handler
+	origin      time.Time
+}
 
 // Set replaces all handlers. The caller must not change the map afterwards. The handlers of the
 // subjects in always are called even while handlers lag behind the messages, so they must return at
-// once.
+// once. Messages of a subject whose handler is nil all go to nats.go, with [Handlers.ReceivedAt].
 func (h *Handlers) Set(all map[string]Handler, always ...string) {
-	set := handlerSet{all, make(map[string]Handler, len(always))}
+	set := handlerSet{all, make(map[string]Handler, len(always)), time.Now()}
+	if before := h.set.Load(); before != nil {
+		set.origin = before.origin
+	}
 	for _, subject := range always {
 		set.always[subject] = all[subject]
 	}
 	h.set.Store(&set)
+}
+
+// receivedHeader says when a message arrived that nats.go got instead of a handler.
+const receivedHeader = "Limits-Received"
+
+// ReceivedAt is when a message arrived that nats.go got because handlers lagged, or because its
+// handler is nil. It is zero for any other. Such a message has no other headers.
+//
+// Anybody may send such a header where messages are not parsed. It can only make a message older.
+func (h *Handlers) ReceivedAt(headers map[string][]string) time.Time {
+	set, said := h.set.Load(), headers[receivedHeader]
+	if set == nil || len(said) == 0 {
+		return time.Time{}
+	}
+	after, err := strconv.ParseInt(said[0], 10, 64)
+	at, now := set.origin.Add(time.Duration(after)), time.Now()
+	if err != nil || at.After(now) {
+		return now
+	}
+	return at
 }
 
 // active returns the handlers to call.
@@ -76,6 +106,16 @@ func (h *Handlers) active(lagging bool) map[string]Handler {
 	default:
 		return set.all
 	}
+}
+
+// has reports whether a subject has a handler, be it nil.
+func (h *Handlers) has(subject []byte) bool {
+	set := h.set.Load()
+	if set == nil {
+		return false
+	}
+	_, known := set.all[string(subject)]
+	return known
 }
 
 // MaxReplySubject bounds the bytes of a reply subject. By default a NATS server accepts protocol
@@ -140,8 +180,10 @@ type Conn struct {
 	yieldedAt time.Time
 	// laggingSince is since when each read has found data waiting; zero if the last one had to wait.
 	laggingSince time.Time
-	// The next passLen bytes are passed to the client, or dropped if dropPass is set. With midLine
-	// so is all up to the end of the line.
+	// The next passLen bytes are passed to the client after passHead, or dropped if dropPass is set.
+	// With midLine so is all up to the end of the line.
+	passHead, headBuf []byte
+	headerBuf         [64]byte
 	passLen           int
 	dropPass, midLine bool
 	// gotPong says that the server has answered a client that connected.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -149,6 +150,9 @@ func (c *Conn) dispatch(p []byte) (n int) {
 		if c.passLen == 0 {
 			if handler, count := c.nextBatch(handlers); count > 0 {
 				c.callHandler(handler, count)
+				if c.from < c.to && time.Since(c.receivedAt) > c.maxLag {
+					handlers = c.handlers.active(true)
+				}
 			} else if c.passLen == 0 {
 				break // what comes next is not complete
 			}
@@ -176,6 +180,11 @@ func (c *Conn) callHandler(handler Handler, count int) {
 
 // passTo copies to p what it can of the next passLen bytes, or drops them.
 func (c *Conn) passTo(p []byte) (n int) {
+	if len(c.passHead) > 0 {
+		n = copy(p, c.passHead)
+		c.passHead = c.passHead[n:]
+		return n
+	}
 	pass := c.in[c.from:min(c.to, c.from+c.passLen)]
 	done := len(pass)
 	if !c.dropPass {
@@ -221,7 +230,12 @@ func (c *Conn) nextBatch(handlers map[string]Handler) (handler Handler, count in
 		takable := len(reply) > 0 && !fatal && end <= readSize
 		if count == 0 {
 			batchSubject, handler = subject, handlers[string(subject)]
-			if handler == nil || !takable {
+			if handler == nil && takable && c.handlers.has(subject) {
+				if len(rest) >= end {
+					c.passStamped(rest[:lineEnd], lineEnd+headers, end)
+				}
+				return nil, 0
+			} else if handler == nil || !takable {
 				c.passMessage(end, fatal)
 				return nil, 0
 			}
@@ -255,6 +269,24 @@ func (c *Conn) passMessage(size int, drop bool) {
 	if drop && c.handlers.Dropped != nil {
 		c.handlers.Dropped()
 	}
+}
+
+// passStamped passes a message with one header, which says when it arrived, in place of its own. line
+// is its first line, its data begins at data, and all of it ends at end.
+func (c *Conn) passStamped(line []byte, data, end int) {
+	words, _ := cutSize(bytes.TrimRight(line, "\r\n"))
+	if words[0] == 'H' {
+		words, _ = cutSize(words[1:])
+	}
+	after := c.receivedAt.Sub(c.handlers.set.Load().origin)
+	header := strconv.AppendInt(append(c.headerBuf[:0], "NATS/1.0\r\n"+receivedHeader+": "...), int64(after), 10)
+	header = append(header, "\r\n\r\n"...)
+	head := append(append(append(c.headBuf[:0], 'H'), words...), ' ')
+	head = append(strconv.AppendInt(head, int64(len(header)), 10), ' ')
+	head = strconv.AppendInt(head, int64(len(header)+end-data-len("\r\n")), 10)
+	c.headBuf = append(append(head, "\r\n"...), header...)
+	c.passHead, c.passLen = c.headBuf, end-data
+	c.from += data
 }
 
 // passLine passes a line that is no message, of any length. A line that may be an error, or the

@@ -235,7 +235,7 @@ func TestHandlersCanLagOverTLS(t *testing.T) {
 		}
 	}()
 	begin, p := time.Now(), make([]byte, readSize)
-	if n, err := c.Read(p); err != nil || !strings.HasPrefix(string(p[:n]), "MSG taken") || time.Since(begin) < maxLag {
+	if n, err := c.Read(p); err != nil || !strings.HasPrefix(string(p[:n]), "HMSG taken") || time.Since(begin) < maxLag {
 		t.Errorf("%.50q, %v after %s", p[:n], err, time.Since(begin))
 	}
 	<-taken // as long as it was not too much
