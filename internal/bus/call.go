@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"time"
 
 	"github.com/nats-io/nats.go/micro"
 
@@ -33,18 +34,40 @@ func (s *Service) newCall() any {
 // of an endpoint one at a time, so it only decodes the request and hands it to the engine. The
 // answer is sent when the engine calls Done.
 func (s *Service) handleDecision(m micro.Request) {
-	if !answerable(m.Reply()) {
-		s.ignore(m)
+	received, ok := s.accept(m)
+	if !ok {
 		return
 	}
 	c := s.acquireCall(nil, []byte(m.Reply()))
 	err := c.decode(engineVerbs[m.Subject()], m.Data(), nil)
 	if err == nil {
+		c.Waited = time.Since(received)
 		err = c.submit()
 	}
 	if err != nil {
 		s.refuse(m, err)
 	}
+}
+
+// accept returns when a request for a decision arrived that came through nats.go, and whether it is
+// to be decided. One that waited there for so long that its sender may have given up is refused
+// before anything is read of it: in a flood this is what makes the others early enough.
+func (s *Service) accept(m micro.Request) (received time.Time, ok bool) {
+	if !answerable(m.Reply()) {
+		s.ignore(m)
+		return received, false
+	}
+	if d := dialerOf(s.cfg.Conn); d != nil {
+		received = d.handlers.ReceivedAt(m.Headers())
+	}
+	if received.IsZero() {
+		return time.Now(), true
+	}
+	if s.cfg.Engine.TooLate(received) {
+		s.refuse(m, engine.ErrOverloaded)
+		return received, false
+	}
+	return received, true
 }
 
 // acquireCall returns a pooled call for a request that is answered to reply. conn is where the

@@ -20,6 +20,7 @@ var _ Decider = (*engine.Engine)(nil)
 // fakeEngine answers what the test says.
 type fakeEngine struct {
 	submit   func(r *engine.Request) error
+	tooLate  func(received time.Time) bool // nil for never
 	counters []engine.Counter
 	more     bool
 	err      error
@@ -47,6 +48,8 @@ func allowing(r *engine.Request) error {
 }
 
 func (f *fakeEngine) Submit(r *engine.Request) error { return f.submit(r) }
+
+func (f *fakeEngine) TooLate(received time.Time) bool { return f.tooLate != nil && f.tooLate(received) }
 
 func (f *fakeEngine) wait(ctx context.Context) error {
 	if f.block == nil {

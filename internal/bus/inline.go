@@ -44,6 +44,9 @@ func (s *Service) installInline() {
 			service.inlineStats[subject] = new(inlineStats)
 			handlers[subject] = s.inlineHandler(verb, service.inlineStats[subject])
 		}
+		if s.cfg.Keys != nil {
+			handlers[limits.SubjectVerify] = nil // verify decides, too, so it wants to know the time
+		}
 		statsHandler := s.statsHandler(service)
 		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, service.Info().ID}} {
 			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // the verb is known, so it cannot fail

@@ -22,6 +22,7 @@ import (
 // Decider answers requests; *[engine.Engine] is one.
 type Decider interface {
 	Submit(r *engine.Request) error
+	TooLate(received time.Time) bool
 	Status(ctx context.Context, key string) ([]engine.Counter, error)
 	StatusOf(ctx context.Context, ls []engine.Limit) ([]engine.Counter, error)
 	List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.Counter, bool, error)

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"maps"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/micro"
@@ -15,8 +16,8 @@ import (
 // verify answers limits.verify. Only the registry sees the key itself: it is in no log, error or
 // answer.
 func (s *Service) verify(m micro.Request) {
-	if !answerable(m.Reply()) {
-		s.ignore(m)
+	received, ok := s.accept(m)
+	if !ok {
 		return
 	}
 	q, err := s.decodeVerify(m.Data())
@@ -27,10 +28,10 @@ func (s *Service) verify(m micro.Request) {
 	s.begin()
 	// A cached key needs no goroutine.
 	if k, code, ok := s.cfg.Keys.VerifyCached(q.APIKey); ok {
-		s.verified(m.Reply(), q, &k, code)
+		s.verified(m.Reply(), q, received, &k, code)
 		return
 	}
-	if !s.verifySlots.tryGo(func() { s.lookUp(m.Reply(), q) }) {
+	if !s.verifySlots.tryGo(func() { s.lookUp(m.Reply(), q, received) }) {
 		s.refuse(m, engine.ErrOverloaded)
 		s.end()
 	}
@@ -41,7 +42,7 @@ func (s *Service) verify(m micro.Request) {
 const maxVerifies = 4096
 
 // lookUp verifies a key that is not cached, and answers.
-func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
+func (s *Service) lookUp(reply string, q *limits.VerifyRequest, received time.Time) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.storeTimeout)
 	defer cancel()
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
@@ -52,11 +53,11 @@ func (s *Service) lookUp(reply string, q *limits.VerifyRequest) {
 		return
 	}
 	s.noteStoreAnswer(limits.SubjectVerify)
-	s.verified(reply, q, &k, code)
+	s.verified(reply, q, received, &k, code)
 }
 
 // verified answers a request whose key was verified, and ends the request.
-func (s *Service) verified(reply string, q *limits.VerifyRequest, k *keys.Key, code keys.Code) {
+func (s *Service) verified(reply string, q *limits.VerifyRequest, received time.Time, k *keys.Key, code keys.Code) {
 	v := limits.VerifyReply{Valid: code == keys.Valid, Code: string(code)}
 	if code != keys.Unknown {
 		v.Key = &limits.KeyRef{ID: k.ID, Name: k.Name}
@@ -67,7 +68,7 @@ func (s *Service) verified(reply string, q *limits.VerifyRequest, k *keys.Key, c
 		s.answerVerify(reply, body, err)
 		return
 	}
-	s.decide(asKey(q, k), func(decision []byte, err error) {
+	s.decide(asKey(q, k), received, func(decision []byte, err error) {
 		// The decision is JSON already, so it is spliced in.
 		body = append(append(body[:len(body)-1], `,"decision":`...), decision...)
 		s.answerVerify(reply, append(body, '}'), err)
@@ -99,8 +100,8 @@ func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
 	return r
 }
 
-// decide decides a request as limits.consume would, and gives done the JSON of the answer.
-func (s *Service) decide(request *limits.Request, done func(decision []byte, err error)) {
+// decide decides a request that arrived at received as limits.consume would, and gives done the JSON of the answer.
+func (s *Service) decide(request *limits.Request, received time.Time, done func(decision []byte, err error)) {
 	r := &engine.Request{OnError: s.cfg.OnError}
 	r.Done = func(d engine.Decision, err error) {
 		if err != nil {
@@ -113,6 +114,7 @@ func (s *Service) decide(request *limits.Request, done func(decision []byte, err
 		done(nil, err)
 		return
 	}
+	r.Waited = time.Since(received)
 	if err := s.cfg.Engine.Submit(r); err != nil {
 		done(nil, err)
 	}

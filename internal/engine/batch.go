@@ -113,7 +113,7 @@ func (b *batch) failLate(now, running time.Time, most time.Duration, why error) 
 		if r.Verb.internal() {
 			continue
 		}
-		since := later(r.Received, running)
+		since := later(r.Received.Add(-r.Waited), running)
 		if waited := now.Sub(since); waited > most {
 			r.err = fmt.Errorf("waited %s: %w", waited.Round(time.Millisecond), why)
 			continue

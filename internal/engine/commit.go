@@ -66,6 +66,13 @@ func (e *Engine) maxWait() time.Duration {
 	return min(e.cfg.Deadline*3/4, max(left, e.cfg.Deadline/4))
 }
 
+// TooLate reports whether a request that arrived then has waited too long already: Submit would take
+// it, and it would get ErrOverloaded. A caller that asks first need not even read the request.
+func (e *Engine) TooLate(received time.Time) bool {
+	now, most := time.Now(), e.maxWait()
+	return now.Sub(received) > most && now.Sub(later(received, e.heartbeat.runningSince())) > most && e.storeHealthy()
+}
+
 // answerLate hands out the answers to requests that waited too long, before the transaction of the
 // others begins.
 func (e *Engine) answerLate(b *batch) {

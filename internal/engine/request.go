@@ -104,6 +104,9 @@ type Request struct {
 	// Received is when the request arrived. Answers from memory are decided as of then. Submit sets
 	// it to now if it is zero.
 	Received time.Time
+	// Waited is how long the request had waited before that. It is answered with ErrOverloaded that
+	// much sooner.
+	Waited time.Duration
 	// AtOnce says that Submit calls Done before it returns, in the caller's goroutine. Submit sets it.
 	AtOnce bool
 
