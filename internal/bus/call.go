@@ -104,9 +104,15 @@ func (c *call) submit() error {
 	return err
 }
 
+// maxPooledBody bounds the space for the answer that a call keeps. Thousands of calls may wait.
+const maxPooledBody = 2 << 10
+
 // release returns the call to the pool.
 func (c *call) release() {
 	c.conn = nil
+	if cap(c.body) > maxPooledBody {
+		c.body = nil
+	}
 	c.svc.calls.Put(c)
 }
 

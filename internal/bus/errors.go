@@ -52,6 +52,13 @@ func wireError(err error, advice func(error) string) *limits.Error {
 // errorMsg is the message that answers err. An API key that came in the place of something else, whose value the message
 // quotes, is not shown: messages are kept as statistics, and callers log them.
 func (s *Service) errorMsg(subject string, err error) *nats.Msg {
+	if errors.Is(err, engine.ErrOverloaded) {
+		return &nats.Msg{Subject: subject, Header: s.overloaded.Header, Data: s.overloaded.Data}
+	}
+	return s.newErrorMsg(subject, err)
+}
+
+func (s *Service) newErrorMsg(subject string, err error) *nats.Msg {
 	shown := *wireError(err, s.cfg.Advice)
 	we := &shown
 	we.Message, we.Field = keys.Mask(we.Message), keys.Mask(we.Field)

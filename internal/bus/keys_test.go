@@ -53,7 +53,7 @@ type worker struct {
 func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bool) *worker {
 	t.Helper()
 	store := eachstore.Postgres(t, databaseURL)
-	nc := dial(t, natsURL)
+	nc := connect(t, natsURL)
 	w := &worker{log: new(logBuffer)}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ofKeys, ofOverrides := NewAnnouncer(nc, SubjectForgetKey, log), NewAnnouncer(nc, SubjectReadOverrides, log)

@@ -104,6 +104,9 @@ type Service struct {
 	reconnectsBefore uint64
 
 	decoder *decoder
+	// overloaded is the answer to a request that is refused because there are too many, made once
+	// because there are many.
+	overloaded *nats.Msg
 	// calls is a pool of *call.
 	calls sync.Pool
 	// storeSlots bound the admin requests that use the store at a time, reportSlots those that
@@ -144,7 +147,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		verifySlots: make(slots, maxVerifies), settleSlots: make(slots, maxSettles), writeSlots: make(slots, maxWrites),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.calls.New = s.newCall
+	s.calls.New, s.overloaded = s.newCall, s.newErrorMsg("", engine.ErrOverloaded)
 	s.otherSubs = cfg.Conn.NumSubscriptions()
 	if s.current, err = s.startMicro(true); err != nil {
 		return nil, err

@@ -58,13 +58,15 @@ func (w *writer) awaitRequest() bool {
 		return true
 	}
 	select {
-	case w.first = <-w.e.queue:
+	case r := <-w.e.queue:
+		w.first = w.e.dequeued(r)
 		return true
 	case <-w.e.quit:
 	}
 	// No request can be queued after quit is closed, because Close sets closed before.
 	select {
-	case w.first = <-w.e.queue:
+	case r := <-w.e.queue:
+		w.first = w.e.dequeued(r)
 		return true
 	default:
 		return false
@@ -91,7 +93,7 @@ func (w *writer) take() *Request {
 	}
 	select {
 	case r := <-w.e.queue:
-		return r
+		return w.e.dequeued(r)
 	default:
 		return nil
 	}

@@ -35,7 +35,8 @@ type Config struct {
 	// its circuit opens, or a transaction hangs. It is called with nil when the store answers again.
 	// It must not block.
 	StoreFailing func(err error)
-	// Queue is how many requests may wait; further ones get ErrOverloaded. Default 16384.
+	// Queue is how many requests may wait; further ones get ErrOverloaded. Default 16384. Of requests
+	// with many limits fewer may wait, see maxQueuedLimits.
 	Queue int
 	// MaxBatch is how many requests are written together at most. Default 512.
 	MaxBatch int
@@ -77,6 +78,8 @@ type Engine struct {
 	breaker *gobreaker.CircuitBreaker[struct{}]
 
 	queue chan *Request
+	// queuedLimits counts the limits of the queued requests beyond the first of each.
+	queuedLimits atomic.Int64
 	// answers are batches to hand out, spare those to use again.
 	answers, spare chan *batch
 
@@ -210,19 +213,44 @@ func (e *Engine) Submit(r *Request) error {
 	return err
 }
 
+// maxQueuedLimits bounds the limits of the queued requests beyond the first of each. A limit with the
+// longest texts takes about 1 KiB. Without a bound a full queue of requests with 16 limits each
+// would take 240 MiB. A request with more limits than this waits alone.
+const maxQueuedLimits = 3 << 14
+
 func (e *Engine) enqueue(r *Request) error {
 	e.closing.RLock()
 	defer e.closing.RUnlock()
 	if e.closed {
 		return ErrClosed
 	}
+	more := r.moreLimits()
+	if more > 0 {
+		if all := e.queuedLimits.Add(more); all > maxQueuedLimits && all > more {
+			e.queuedLimits.Add(-more)
+			return ErrOverloaded
+		}
+	}
 	select {
 	case e.queue <- r:
 		return nil
 	default:
+		e.dequeued(r)
 		return ErrOverloaded
 	}
 }
+
+// dequeued notes that a request has left the queue, and returns it.
+func (e *Engine) dequeued(r *Request) *Request {
+	if more := r.moreLimits(); more > 0 {
+		e.queuedLimits.Add(-more)
+	}
+	return r
+}
+
+// moreLimits is how many limits a request has beyond the first. The usual request has none, so that
+// it costs nothing to count them.
+func (r *Request) moreLimits() int64 { return int64(max(0, len(r.Limits)-1)) }
 
 // answerFromMemory answers a request that needs no store: one without limits and id, one that
 // leases serve, and one that the cache denies.

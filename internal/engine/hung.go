@@ -51,7 +51,7 @@ func (e *Engine) answerWhileHung(until int64) {
 	for e.txnDeadline.Load() == until {
 		select {
 		case r := <-e.queue:
-			e.answerHung(r)
+			e.answerHung(e.dequeued(r))
 		case <-e.returned: // the value may be an older transaction's
 		}
 	}
