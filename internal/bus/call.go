@@ -107,9 +107,12 @@ func (c *call) submit() error {
 // maxPooledBody bounds the space for the answer that a call keeps. Thousands of calls may wait.
 const maxPooledBody = 2 << 10
 
-// release returns the call to the pool.
+// release returns the call to the pool, without what only a large request needs.
 func (c *call) release() {
 	c.conn = nil
+	if len(c.Limits) > len(c.oneLimit) {
+		c.Request = engine.Request{}
+	}
 	if cap(c.body) > maxPooledBody {
 		c.body = nil
 	}

@@ -100,8 +100,9 @@ func (s *Service) parts(decide bool) []part {
 }
 
 // maxPendingMessages and maxPendingBytes bound what one endpoint has received and not handled yet.
-// nats.go drops what exceeds them. The engine's queue is full long before and answers 503. Lines of
-// the request log have maxPendingUsageBytes, because nothing but a stop waits for them.
+// nats.go drops what exceeds them. Requests for decisions are mostly answered 503 long before,
+// because the engine's queue is full or they have waited too long. Lines of the request log have
+// maxPendingUsageBytes, because nothing but a stop waits for them.
 const (
 	maxPendingMessages   = 65536
 	maxPendingBytes      = 64 << 20

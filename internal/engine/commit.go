@@ -66,10 +66,12 @@ func (e *Engine) maxWait() time.Duration {
 	return min(e.cfg.Deadline*3/4, max(left, e.cfg.Deadline/4))
 }
 
-// TooLate reports whether a request that arrived then has waited too long already: Submit would take
-// it, and it would get ErrOverloaded. A caller that asks first need not even read the request.
+// TooLate reports whether a request that arrived then, and was not submitted yet, has waited too
+// long already: it should get ErrOverloaded, and need not even be read. The other half of what it
+// may wait is for the queue. While the store fails no request is too late, because it gets an answer
+// without the store.
 func (e *Engine) TooLate(received time.Time) bool {
-	now, most := time.Now(), e.maxWait()
+	now, most := time.Now(), max(e.maxWait()/2, e.cfg.Deadline/4)
 	return now.Sub(received) > most && now.Sub(later(received, e.heartbeat.runningSince())) > most && e.storeHealthy()
 }
 

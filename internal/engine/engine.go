@@ -215,8 +215,9 @@ func (e *Engine) Submit(r *Request) error {
 
 // maxQueuedLimits bounds the limits of the queued requests beyond the first of each. A limit with the
 // longest texts takes about 1 KiB. Without a bound a full queue of requests with 16 limits each
-// would take 240 MiB. A request with more limits than this waits alone.
-const maxQueuedLimits = 3 << 14
+// would take 240 MiB, and longer to decide than anybody waits. A request with more limits than this
+// waits alone.
+const maxQueuedLimits = 1 << 15
 
 func (e *Engine) enqueue(r *Request) error {
 	e.closing.RLock()
