@@ -57,7 +57,7 @@ func TestTheIndexChangesNoAnswer(t *testing.T) {
 
 // resolveInTurn is Resolve without an index.
 func (s *Set) resolveInTurn(q Question) (Resolved, error) {
-	r := resolver{Question: &q, set: s, taken: make([]bool, s.groups)}
+	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
 	out := Resolved{OnError: s.options.OnError}
 	for _, p := range s.policies {
 		if err := r.addPolicy(&out, p); err != nil {
