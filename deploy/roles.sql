@@ -27,7 +27,7 @@ GRANT SELECT ON goose_db_version TO limits_worker, limits_alerter, limits_reader
 -- table counters. DELETE on usage is for rollup and retention.
 GRANT SELECT, INSERT, UPDATE, DELETE ON counters, receipts, outbox, usage_counts, usage_requests, overrides, job_runs
     TO limits_worker;
-GRANT SELECT, INSERT, DELETE ON journal, outbox_refused TO limits_worker;
+GRANT SELECT, INSERT, DELETE ON journal, outbox_refused, override_removals TO limits_worker;
 GRANT SELECT, INSERT, UPDATE ON api_keys TO limits_worker;
 GRANT SELECT, UPDATE ON override_revision TO limits_worker;
 
@@ -42,6 +42,7 @@ GRANT SELECT (id, expires_at, revoked_at), DELETE ON api_keys TO limits_alerter;
 GRANT SELECT (seq, data) ON outbox TO limits_alerter;
 GRANT SELECT ON outbox_refused TO limits_alerter;
 GRANT SELECT, UPDATE ON override_revision TO limits_alerter;
+GRANT SELECT, INSERT, DELETE ON override_removals TO limits_alerter;
 
 -- People and dashboards that only read: everything but the hashes of API keys, the answers kept under ids, and the messages
 -- of deliveries.

@@ -240,7 +240,7 @@ func TestPrivilegesOfRoles(t *testing.T) {
 	}
 	want := map[string][3]string{ // worker, alerter, reader
 		"counters": {"SIUD", "SUD", "S"}, "receipts": {"SIUD", "SUD", ""}, "outbox": {"SIUD", "s", ""}, "outbox_refused": {"SID", "S", ""},
-		"journal":      {"SID", "S", ""},
+		"journal": {"SID", "S", ""}, "override_removals": {"SID", "SID", ""},
 		"usage_counts": {"SIUD", "SIUD", "S"}, "usage_requests": {"SIUD", "SUD", "S"},
 		"api_keys": {"SIU", "sD", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},
 		"job_runs": {"SIUD", "SIUD", "S"}, "goose_db_version": {"S", "S", "S"},

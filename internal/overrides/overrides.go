@@ -7,6 +7,7 @@ package overrides
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // ID identifies an override.
@@ -54,21 +55,39 @@ type Filter struct {
 type Changes struct {
 	// Revision is the revision of the last change.
 	Revision int64
-	// All says that Overrides are all existing ones. Otherwise they are those that were set since the revision.
-	All       bool
+	// All says that the store cannot tell what has changed: all overrides have to be listed. The other fields are empty then.
+	All bool
+	// Removed are those that were removed since, also if they were set again. Overrides are those that were set since.
+	Removed   []ID
 	Overrides []Override
 }
 
-// ChangesAfter prepares the answer of [Store.OverrideChanges]. since is the revision that the caller knows, revision that of
-// the last change, and removed that of the last removal. The store has to add the overrides that were set after the revision
-// from. After a removal those are all overrides, since a removed one leaves nothing that could be returned.
-func ChangesAfter(since, revision, removed int64) (c Changes, from int64) {
-	// After a backup was restored, the known revision may be above the last one.
-	c = Changes{Revision: revision, All: since < removed || since > revision}
-	if c.All {
-		since = -1
+// Removal is the removal of an override, which the store keeps for [KeepRemovals].
+type Removal struct {
+	ID
+	// Revision is that of the removal, and Previous that of the removal before, of whichever override.
+	Revision, Previous int64
+}
+
+// KeepRemovals is how long removals are kept. A table reads the changes twice a second.
+const KeepRemovals = time.Hour
+
+// Removed returns the overrides that were removed after a revision. list has the removals after it that are kept, in their
+// order, and last is the revision of the last removal. complete is false if one of them is missing: it is no longer kept, or
+// a limiter made it that is older than the list.
+func Removed(since, last int64, list []Removal) (removed []ID, complete bool) {
+	known := since
+	for _, r := range list {
+		if r.Previous > known {
+			return nil, false
+		}
+		known = r.Revision
+		removed = append(removed, r.ID)
 	}
-	return c, since
+	if known < last {
+		return nil, false
+	}
+	return removed, true
 }
 
 // Store stores overrides. Each change gets the next revision, in the order of commits.
@@ -80,7 +99,7 @@ type Store interface {
 	DeleteOverride(ctx context.Context, id ID) (found bool, err error)
 	// ListOverrides returns overrides in the byte order of policy, name and subject.
 	ListOverrides(ctx context.Context, f Filter) ([]Override, error)
-	// OverrideChanges returns the changes since a revision; since -1, all overrides.
+	// OverrideChanges returns the changes since a revision, -1 if none is known.
 	OverrideChanges(ctx context.Context, since int64) (Changes, error)
 }
 

@@ -53,8 +53,12 @@ func (c *Config) defaults() error {
 	return nil
 }
 
-// refreshTimeout bounds one poll of the store.
-const refreshTimeout = 5 * time.Second
+const (
+	// readTimeout bounds one read of the store.
+	readTimeout = 5 * time.Second
+	// pageSize is how many overrides are read and decoded without a pause.
+	pageSize = 250
+)
 
 // Table holds all overrides of the store in memory. It is safe for concurrent use.
 type Table struct {
@@ -85,8 +89,8 @@ func New(cfg Config) (*Table, error) {
 
 // Fixed returns a table of given overrides, without a store. Only its Find may be used.
 func Fixed(list []Override) *Table {
-	t := new(Table)
-	t.apply(&Changes{All: true, Overrides: list})
+	t := &Table{limits: map[LimitID]*subjects{}}
+	t.apply(&Changes{Overrides: list})
 	return t
 }
 
@@ -202,7 +206,7 @@ func (t *Table) Run(ctx context.Context) {
 		case <-tick.C:
 		case <-t.wake:
 		}
-		err := t.poll(ctx)
+		err := t.Refresh(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -210,42 +214,77 @@ func (t *Table) Run(ctx context.Context) {
 	}
 }
 
-func (t *Table) poll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
-	defer cancel()
-	return t.Refresh(ctx)
-}
-
 // Refresh reads what has changed in the store.
 func (t *Table) Refresh(ctx context.Context) error {
 	t.refreshing.Lock()
 	defer t.refreshing.Unlock()
-	changes, err := t.cfg.Store.OverrideChanges(ctx, t.revision)
+	changes, err := t.changes(ctx)
+	switch {
+	case err != nil:
+	case changes.All:
+		err = t.readAll(ctx)
+	case changes.Revision != t.revision:
+		t.apply(&changes)
+	}
 	if err != nil {
 		return fmt.Errorf("read overrides: %w", err)
 	}
-	if changes.Revision == t.revision {
-		return nil
-	}
-	t.apply(&changes)
 	t.revision = changes.Revision
 	return nil
 }
 
-// apply applies changes to the table.
-func (t *Table) apply(c *Changes) {
-	if c.All { // build a new map without the lock, because that takes a while
-		limits := map[LimitID]*subjects{}
-		n := put(limits, c.Overrides)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.limits = limits
-		t.size.Store(n)
-		return
+func (t *Table) changes(ctx context.Context) (Changes, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return t.cfg.Store.OverrideChanges(ctx, t.revision)
+}
+
+// readAll reads all overrides, page by page. What changes meanwhile has a later revision than the one that was read before,
+// so the next refresh reads it again.
+//
+// After each page it pauses for as long as the page took: decoding 100,000 overrides without a pause would take the only
+// processor of a worker from its decisions for a second. A worker that starts makes no decisions yet, and does not pause.
+func (t *Table) readAll(ctx context.Context) error {
+	limits, n, f := map[LimitID]*subjects{}, int64(0), Filter{Max: pageSize}
+	for {
+		began := time.Now()
+		page, err := t.page(ctx, f)
+		if err != nil {
+			return err
+		}
+		n += put(limits, page)
+		if len(page) < f.Max {
+			break
+		}
+		f.After = page[len(page)-1].ID
+		if t.revision < 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Since(began)):
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.size.Add(put(t.limits, c.Overrides))
+	t.limits = limits
+	t.size.Store(n)
+	return nil
+}
+
+func (t *Table) page(ctx context.Context, f Filter) ([]Override, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return t.cfg.Store.ListOverrides(ctx, f)
+}
+
+// apply applies changes to the table. What was removed and set again is there.
+func (t *Table) apply(c *Changes) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	removed := remove(t.limits, c.Removed)
+	t.size.Add(put(t.limits, c.Overrides) - removed)
 }
 
 // put adds or replaces overrides. It returns how many were added.
@@ -270,6 +309,25 @@ func put(limits map[LimitID]*subjects, overrides []Override) (added int64) {
 		slices.SortFunc(s.globs, bySpecificity)
 	}
 	return added
+}
+
+// remove removes overrides. It returns how many there were.
+func remove(limits map[LimitID]*subjects, ids []ID) (removed int64) {
+	for _, id := range ids {
+		s := limits[LimitID{id.Policy, id.Name}]
+		if s == nil {
+			continue
+		}
+		if _, known := s.all[id.Subject]; !known {
+			continue
+		}
+		removed++
+		delete(s.all, id.Subject)
+		if glob.Is(id.Subject) {
+			s.globs = slices.DeleteFunc(s.globs, func(g string) bool { return g == id.Subject })
+		}
+	}
+	return removed
 }
 
 // bySpecificity puts longer globs first. Globs of the same length are ordered by their text, so that all workers agree.

@@ -263,6 +263,7 @@ var stepTables = []struct {
 	{5, []string{"alert_events", "alert_groups", "alerts", "alert_deliveries", "alert_channels", "alert_silences", "alert_poison"}},
 	{journalStep, []string{"journal"}},
 	{9, []string{"outbox_refused"}},
+	{11, []string{"override_removals"}},
 }
 
 // checkTables returns an error if a table is missing that a schema of ours has at this version.

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +16,9 @@ const (
 	nextRevisionSQL = `
 UPDATE override_revision SET changed = changed + 1 WHERE one RETURNING changed`
 
+	lockRevisionSQL = readRevisionSQL + ` FOR UPDATE`
+
+	// The column removed is all that tells an older limiter of a removal, and others of one that an older limiter has made.
 	nextRemovalSQL = `
 UPDATE override_revision SET changed = changed + 1, removed = changed + 1 WHERE one`
 
@@ -28,11 +30,25 @@ INSERT INTO overrides (policy, name, subject, body, revision) VALUES ($1, $2, $3
 ON CONFLICT (policy, name, subject) DO UPDATE SET body = excluded.body, revision = excluded.revision`
 
 	deleteOverrideSQL = `
-DELETE FROM overrides WHERE policy = $1 AND name = $2 AND subject = $3`
+WITH gone AS (
+	DELETE FROM overrides WHERE policy = $3 AND name = $4 AND subject = $5 RETURNING policy, name, subject
+)` + keepRemovalsSQL
 
 	pruneOverridesSQL = `
-DELETE FROM overrides WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM overrides WHERE (body::json->>'expiresAt')::bigint < $1 ORDER BY policy, name, subject LIMIT $2))`
+WITH gone AS (
+	DELETE FROM overrides WHERE ctid = ANY (ARRAY(
+		SELECT ctid FROM overrides WHERE (body::json->>'expiresAt')::bigint < $3 ORDER BY policy, name, subject LIMIT $4))
+	RETURNING policy, name, subject
+)` + keepRemovalsSQL
+
+	keepRemovalsSQL = `
+INSERT INTO override_removals (revision, previous, policy, name, subject, at)
+SELECT $1::bigint + 1, $2, policy, name, subject, ` + startMillis + ` FROM gone`
+
+	forgetRemovalsSQL = `
+DELETE FROM override_removals WHERE revision <= (
+	SELECT max(revision) FROM (SELECT revision, at FROM override_removals ORDER BY revision LIMIT $2) oldest
+	WHERE at < ` + startMillis + ` - $1)`
 
 	overrideColumns = `policy, name, subject, body`
 
@@ -46,6 +62,9 @@ ORDER BY policy, name, subject LIMIT $4`
 
 	readRevisionSQL = `
 SELECT changed, removed FROM override_revision WHERE one`
+
+	removedOverridesSQL = `
+SELECT policy, name, subject, revision, previous FROM override_removals WHERE revision > $1 ORDER BY revision`
 
 	changedOverridesSQL = `
 SELECT ` + overrideColumns + ` FROM overrides WHERE revision > $1 ORDER BY revision`
@@ -89,27 +108,33 @@ func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (
 	return s.removeOverrides(ctx, "remove expired overrides", pruneOverridesSQL, before.UnixMilli(), max)
 }
 
-// removeOverrides runs a statement that removes overrides. It sets the revision first, as
+// forgetBatch is how many old removals are forgotten with each new one, or batch of them: more than are added. Removals of
+// one revision are forgotten together, or [overrides.Removed] would not see that some are missing.
+const forgetBatch = 1000
+
+// removeOverrides runs a statement that removes overrides and keeps their removals. It locks the revision first, as
 // PutOverride does: all lock in the same order.
 func (s *Store) removeOverrides(ctx context.Context, act, statement string, args ...any) (n int, err error) {
-	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, nextRemovalSQL); err != nil {
+	err = s.transact(ctx, act, func(tx pgx.Tx) error {
+		var revision, removed int64
+		if err := tx.QueryRow(ctx, lockRevisionSQL).Scan(&revision, &removed); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, statement, args...)
-		if n = int(tag.RowsAffected()); err == nil && n == 0 {
-			return errNothing
+		if _, err := tx.Exec(ctx, forgetRemovalsSQL, overrides.KeepRemovals.Milliseconds(), forgetBatch); err != nil {
+			return err
 		}
+		tag, err := tx.Exec(ctx, statement, append([]any{revision, removed}, args...)...)
+		if n = int(tag.RowsAffected()); err != nil || n == 0 {
+			return err
+		}
+		_, err = tx.Exec(ctx, nextRemovalSQL)
 		return err
 	})
-	if err != nil && !errors.Is(err, errNothing) {
-		return 0, fmt.Errorf("%s: %w", act, err)
+	if err != nil {
+		return 0, err
 	}
 	return n, nil
 }
-
-// errNothing rolls back the new revision, which would make every worker read all overrides again.
-var errNothing = errors.New("nothing to remove")
 
 // ListOverrides implements [overrides.Store].
 func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overrides.Override, error) {
@@ -120,21 +145,37 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	return read(ctx, s, "read overrides", overrideFields, query, args...)
 }
 
-// OverrideChanges implements [overrides.Store]. It reads the revision first, so a change that is
-// committed between the two reads is returned twice rather than missed.
+// OverrideChanges implements [overrides.Store]. It reads the revision first, and removals before what was set: a change that
+// is committed in between is returned twice rather than missed, and what is set again counts as set.
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
-	var revision, removed int64
-	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
+	var removed int64
+	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
 		return c, fmt.Errorf("read overrides: %w", err)
 	}
-	c, from := overrides.ChangesAfter(since, revision, removed)
-	if from != revision {
-		c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, from)
+	// After a backup was restored, the known revision may be above the last one.
+	if c.All = since < 0 || since > c.Revision; c.All || since == c.Revision {
+		return c, nil
 	}
+	if removed > since {
+		list, err := read(ctx, s, "read removed overrides", removalFields, removedOverridesSQL, since)
+		if err != nil {
+			return c, err
+		}
+		complete := false
+		if c.Removed, complete = overrides.Removed(since, removed, list); !complete {
+			c.All = true
+			return c, nil
+		}
+	}
+	c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, since)
 	return c, err
 }
 
 // overrideFields returns the scan targets of [overrideColumns].
 func overrideFields(o *overrides.Override) []any {
 	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
+}
+
+func removalFields(r *overrides.Removal) []any {
+	return []any{&r.Policy, &r.Name, &r.Subject, &r.Revision, &r.Previous}
 }

@@ -19,11 +19,21 @@ const (
 INSERT INTO overrides (policy, name, subject, body, revision) SELECT ?, ?, ?, ?, changed FROM override_revision WHERE true
 ON CONFLICT (policy, name, subject) DO UPDATE SET body = excluded.body, revision = excluded.revision`
 
-	deleteOverrideSQL = `DELETE FROM overrides WHERE policy = ? AND name = ? AND subject = ?`
+	keepRemovalSQL = keepRemovalsSQL + `policy = ?2 AND name = ?3 AND subject = ?4`
 
-	pruneOverridesSQL = `
+	keepExpiredSQL = keepRemovalsSQL + `json_extract(body, '$.expiresAt') < ?2 LIMIT ?3`
+
+	keepRemovalsSQL = `
+INSERT INTO override_removals (revision, previous, policy, name, subject, at)
+SELECT changed + 1, removed, policy, name, subject, ?1 FROM overrides, override_revision WHERE `
+
+	deleteRemovedSQL = `
 DELETE FROM overrides WHERE (policy, name, subject) IN (
-	SELECT policy, name, subject FROM overrides WHERE json_extract(body, '$.expiresAt') < ?1 LIMIT ?2)`
+	SELECT policy, name, subject FROM override_removals WHERE revision = (SELECT changed FROM override_revision))`
+
+	forgetRemovalsSQL = `
+DELETE FROM override_removals WHERE revision <= (
+	SELECT max(revision) FROM (SELECT revision, at FROM override_removals ORDER BY revision LIMIT ?2) WHERE at < ?1)`
 
 	overrideColumns = `policy, name, subject, body`
 
@@ -36,6 +46,9 @@ SELECT ` + overrideColumns + ` FROM overrides WHERE policy = ?5 AND (policy, nam
 ORDER BY policy, name, subject LIMIT ?4`
 
 	readRevisionSQL = `SELECT changed, removed FROM override_revision`
+
+	removedOverridesSQL = `
+SELECT policy, name, subject, revision, previous FROM override_removals WHERE revision > ? ORDER BY revision`
 
 	changedOverridesSQL = `SELECT ` + overrideColumns + ` FROM overrides WHERE revision > ? ORDER BY revision`
 )
@@ -64,25 +77,37 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, max int) 
 
 // DeleteOverride implements [overrides.Store].
 func (s *Store) DeleteOverride(ctx context.Context, id overrides.ID) (found bool, err error) {
-	n, err := s.removeOverrides(ctx, "remove override", deleteOverrideSQL, id.Policy, id.Name, id.Subject)
+	n, err := s.removeOverrides(ctx, "remove override", keepRemovalSQL, id.Policy, id.Name, id.Subject)
 	return n > 0, err
 }
 
 // PruneOverrides removes up to max overrides that expired before the given time, and returns how
 // many.
 func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (int, error) {
-	return s.removeOverrides(ctx, "remove expired overrides", pruneOverridesSQL, before.UnixMilli(), max)
+	return s.removeOverrides(ctx, "remove expired overrides", keepExpiredSQL, before.UnixMilli(), max)
 }
 
-// removeOverrides runs a statement that removes overrides. If it removes none, the revision stays:
-// a new one would make every worker read all overrides again.
+// forgetBatch is how many old removals are forgotten with each new one, or batch of them: more than are added. Removals of
+// one revision are forgotten together, or [overrides.Removed] would not see that some are missing.
+const forgetBatch = 1000
+
+// removeOverrides runs a statement that keeps removals, and then removes those overrides. If there are none, the revision
+// stays.
 func (s *Store) removeOverrides(ctx context.Context, act, statement string, args ...any) (n int, err error) {
 	err = s.transact(ctx, act, func() (bool, error) {
-		removed, err := s.execInTx(statement, args...)
-		if n = int(removed); err != nil || n == 0 {
+		now := s.now()
+		forgotten, err := s.execInTx(forgetRemovalsSQL, now.Add(-overrides.KeepRemovals).UnixMilli(), forgetBatch)
+		if err != nil {
 			return false, err
 		}
-		_, err = s.execInTx(nextRemovalSQL)
+		removed, err := s.execInTx(statement, append([]any{now.UnixMilli()}, args...)...)
+		if n = int(removed); err != nil || n == 0 {
+			return forgotten > 0, err
+		}
+		if _, err := s.execInTx(nextRemovalSQL); err != nil {
+			return false, err
+		}
+		_, err = s.execInTx(deleteRemovedSQL)
 		return true, err
 	})
 	if err != nil {
@@ -100,21 +125,37 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	return read(ctx, s, "read overrides", overrideFields, query, args...)
 }
 
-// OverrideChanges implements [overrides.Store]. It reads the revision first, so a change that is
-// committed between the two reads is returned twice rather than missed.
+// OverrideChanges implements [overrides.Store]. It reads the revision first, and removals before what was set: a change that
+// is committed in between is returned twice rather than missed, and what is set again counts as set.
 func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
-	var revision, removed int64
-	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&revision, &removed); err != nil {
+	var removed int64
+	if err := s.reader.QueryRowContext(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
 		return c, fmt.Errorf("read overrides: %w", err)
 	}
-	c, from := overrides.ChangesAfter(since, revision, removed)
-	if from != revision {
-		c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, from)
+	// After a backup was restored, the known revision may be above the last one.
+	if c.All = since < 0 || since > c.Revision; c.All || since == c.Revision {
+		return c, nil
 	}
+	if removed > since {
+		list, err := read(ctx, s, "read removed overrides", removalFields, removedOverridesSQL, since)
+		if err != nil {
+			return c, err
+		}
+		complete := false
+		if c.Removed, complete = overrides.Removed(since, removed, list); !complete {
+			c.All = true
+			return c, nil
+		}
+	}
+	c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, since)
 	return c, err
 }
 
 // overrideFields returns the scan targets of [overrideColumns].
 func overrideFields(o *overrides.Override) []any {
 	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
+}
+
+func removalFields(r *overrides.Removal) []any {
+	return []any{&r.Policy, &r.Name, &r.Subject, &r.Revision, &r.Previous}
 }

@@ -14,6 +14,7 @@ var overrideTests = []test{
 	{"an override keeps all its fields", overrideFields},
 	{"overrides by policy, page by page", overridePages},
 	{"changes since a revision", overrideChanges},
+	{"a removal among many overrides is one change", overrideAmongMany},
 	{"the number of overrides is bounded, and replacing adds none", overridesFull},
 	{"a reader misses no change of writers at the same time", overrideWriters},
 	{"expired overrides are removed in batches", expiredOverrides},
@@ -56,7 +57,7 @@ func overrideFields(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	equal(t, "list", got, want)
-	equal(t, "changes", changes(t, s, -1).Overrides, want)
+	equal(t, "changes", changes(t, s, 0).Overrides, want)
 }
 
 func overridePages(t *testing.T, s Store) {
@@ -83,30 +84,63 @@ func overridePages(t *testing.T, s Store) {
 	}
 }
 
+func deleteOverride(t *testing.T, s overrides.Store, id overrides.ID) {
+	t.Helper()
+	if found, err := s.DeleteOverride(within(t), id); !found || err != nil {
+		t.Fatalf("delete %v: %t, %v", id, found, err)
+	}
+}
+
 func overrideChanges(t *testing.T, s Store) {
 	a, b := override("p", "n", "a"), override("p", "n", "b")
 	equal(t, "at first", changes(t, s, -1), overrides.Changes{All: true})
 	equal(t, "and then", changes(t, s, 0), overrides.Changes{})
 	putOverride(t, s, a)
 	putOverride(t, s, b)
-	equal(t, "both", changes(t, s, 0), overrides.Changes{Revision: 2, Overrides: []overrides.Override{a, b}})
+	both := []overrides.Override{a, b}
+	equal(t, "both", changes(t, s, 0), overrides.Changes{Revision: 2, Overrides: both})
 	a.Limit = 6
 	putOverride(t, s, a)
 	equal(t, "the one that changed", changes(t, s, 2), overrides.Changes{Revision: 3, Overrides: []overrides.Override{a}})
 
-	if found, err := s.DeleteOverride(within(t), a.ID); !found || err != nil {
-		t.Fatalf("delete: %t, %v", found, err)
-	}
-	all := overrides.Changes{Revision: 4, All: true, Overrides: []overrides.Override{b}}
-	equal(t, "after a deletion", changes(t, s, 3), all)
+	deleteOverride(t, s, a.ID)
+	equal(t, "after a deletion", changes(t, s, 3), overrides.Changes{Revision: 4, Removed: []overrides.ID{a.ID}})
 	equal(t, "of who knows of the deletion", changes(t, s, 4), overrides.Changes{Revision: 4})
-	equal(t, "of who knows a store that is gone", changes(t, s, 99), all)
+	equal(t, "of who knows nothing", changes(t, s, -1), overrides.Changes{Revision: 4, All: true})
+	equal(t, "of who knows a store that is gone", changes(t, s, 99), overrides.Changes{Revision: 4, All: true})
 	putOverride(t, s, a)
 	equal(t, "after that", changes(t, s, 4), overrides.Changes{Revision: 5, Overrides: []overrides.Override{a}})
+	deleteOverride(t, s, b.ID)
+	equal(t, "removed, and one of them set again", changes(t, s, 3),
+		overrides.Changes{Revision: 6, Removed: []overrides.ID{a.ID, b.ID}, Overrides: []overrides.Override{a}})
 	if found, err := s.DeleteOverride(within(t), overrides.ID{Policy: "p", Name: "n", Subject: "c"}); found || err != nil {
 		t.Errorf("delete nothing: %t, %v", found, err)
 	}
-	equal(t, "after that", changes(t, s, 5), overrides.Changes{Revision: 5})
+	equal(t, "after that", changes(t, s, 6), overrides.Changes{Revision: 6})
+}
+
+// overrideAmongMany: whoever deletes or prunes some of many has nobody read the others.
+func overrideAmongMany(t *testing.T, s Store) {
+	const many, expired = 40, 20
+	for i := range many {
+		o := override("p", "n", fmt.Sprint(i))
+		if i < expired {
+			o.ExpiresAt = 10
+		}
+		putOverride(t, s, o)
+	}
+	gone := overrides.ID{Policy: "p", Name: "n", Subject: "30"}
+	deleteOverride(t, s, gone)
+	equal(t, "after a deletion", changes(t, s, many), overrides.Changes{Revision: many + 1, Removed: []overrides.ID{gone}})
+	for range 4 {
+		if n, err := s.PruneOverrides(within(t), time.UnixMilli(20), expired/4); n != expired/4 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	c := changes(t, s, many+1)
+	equal(t, "after a prune, all", c.All, false)
+	equal(t, "after a prune, set", c.Overrides, nil)
+	equal(t, "after a prune, removed", len(c.Removed), expired)
 }
 
 func overridesFull(t *testing.T, s Store) {
@@ -121,10 +155,10 @@ func overridesFull(t *testing.T, s Store) {
 	if err := s.PutOverride(within(t), a, 1); err != nil {
 		t.Errorf("replace: %v", err)
 	}
-	equal(t, "changes", changes(t, s, -1).Overrides, []overrides.Override{a})
+	equal(t, "changes", changes(t, s, 0).Overrides, []overrides.Override{a})
 }
 
-// overrideWriters follows the changes while others write, as a worker does: what it gathers is
+// overrideWriters follows the changes while others set and delete, as a worker does: what it gathers is
 // complete.
 func overrideWriters(t *testing.T, s Store) {
 	const writers, each = 4, 20
@@ -133,14 +167,21 @@ func overrideWriters(t *testing.T, s Store) {
 		defer close(done)
 		concurrently(t, writers, func(w int) error {
 			for i := range each {
-				if err := s.PutOverride(within(t), override("p", fmt.Sprint(w), fmt.Sprint(i)), manyOverrides); err != nil {
+				o := override("p", fmt.Sprint(w), fmt.Sprint(i))
+				if err := s.PutOverride(within(t), o, manyOverrides); err != nil {
+					return err
+				}
+				if i%2 == 0 {
+					continue
+				}
+				if _, err := s.DeleteOverride(within(t), o.ID); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}()
-	seen, revision := map[overrides.ID]bool{}, int64(-1)
+	seen, revision := map[overrides.ID]bool{}, int64(0)
 	for last := false; !last; {
 		select {
 		case <-done:
@@ -148,12 +189,15 @@ func overrideWriters(t *testing.T, s Store) {
 		default:
 		}
 		c := changes(t, s, revision)
+		for _, id := range c.Removed {
+			delete(seen, id)
+		}
 		for _, o := range c.Overrides {
 			seen[o.ID] = true
 		}
 		revision = c.Revision
 	}
-	equal(t, "overrides", len(seen), writers*each)
+	equal(t, "overrides", len(seen), writers*each/2)
 }
 
 // expiredOverrides: what expired before a time is removed, in parts, and nothing else.
@@ -168,11 +212,15 @@ func expiredOverrides(t *testing.T, s Store) {
 		if n != c.want || err != nil {
 			t.Errorf("prune %d: %d, %v; want %d", i, n, err, c.want)
 		}
-		// A worker has to read all overrides again if some were removed, and not otherwise.
+		// A worker has something to read if some were removed, and not otherwise.
 		equal(t, "revision", changes(t, s, -1).Revision, int64(c.revision))
 	}
 	var left []string
-	for _, o := range changes(t, s, 5).Overrides {
+	all, err := s.ListOverrides(within(t), overrides.Filter{Max: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
 		left = append(left, o.Subject)
 	}
 	if len(left) != 2 || !strings.Contains(strings.Join(left, ","), "for good") {
