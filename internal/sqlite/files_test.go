@@ -3,6 +3,8 @@
 package sqlite
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,5 +88,24 @@ func TestRemovedWALLosesNothing(t *testing.T) {
 	s.Close()
 	if got := state(t, open(t, Config{Path: path}), "a"); got != "1" {
 		t.Errorf("the counter is %s; want 1", got)
+	}
+}
+
+// TestEmptyFileIsToldOf: it may be what is left of a backup that was not finished. A first start, which finds no file, says
+// nothing.
+func TestEmptyFileIsToldOf(t *testing.T) {
+	t.Parallel()
+	for _, there := range []bool{true, false} {
+		var log bytes.Buffer
+		path := filepath.Join(t.TempDir(), "limits.db")
+		if there {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		open(t, Config{Path: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if told := strings.Contains(log.String(), "the database file is empty"); told != there {
+			t.Errorf("with an empty file %t: %s", there, &log)
+		}
 	}
 }

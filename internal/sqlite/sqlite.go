@@ -134,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	if err := create(path); err != nil {
+	if err := s.create(path); err != nil {
 		return nil, err
 	}
 	if err := migrate(ctx, path); err != nil {
@@ -154,8 +154,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 }
 
 // create creates the file with mode 0600. SQLite would make it readable by everybody, and it gives
-// the files beside it the mode of this one.
-func create(path string) error {
+// the files beside it the mode of this one. A file that is there and empty is one that a start has
+// just made and did not fill, or what is left of a copy that was not finished, so it is told of.
+func (s *Store) create(path string) error {
+	if info, err := os.Stat(path); err == nil && info.Size() == 0 {
+		s.log.Warn("the database file is empty: all counters, API keys and overrides begin anew; if it was restored, its backup is empty", "file", path)
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
