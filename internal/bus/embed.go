@@ -174,20 +174,34 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if level < slog.LevelError && !l.log.Enabled(context.Background(), level) {
 		return
 	}
-	times := int64(1)
-	if level >= slog.LevelWarn {
-		what := format[strings.LastIndex(format, " - ")+1:] // the server puts the client's name before it
-		if times = l.repeats.due(what); times == 0 {
-			return
-		}
-	}
 	text := redact.URLs(strings.TrimSpace(fmt.Sprintf(format, v...)))
 	if level == slog.LevelError {
 		l.mu.Lock()
 		l.err = text
 		l.mu.Unlock()
 	}
+	times := int64(1)
+	if level >= slog.LevelWarn {
+		if times = l.repeats.due(whatHappened(format, text)); times == 0 {
+			return
+		}
+	}
 	l.log.Log(context.Background(), level, text, "part", "nats-server", "times", times)
+}
+
+// whatHappened is the kind of a line, whoever it is about: the words of its format, before which the server puts the
+// client's name. A format without words, as of "%s" and an error, has lines of many kinds, so the kind is then that of the
+// text, up to the first name or number: a client's error must not hide that the disk is full.
+func whatHappened(format, text string) string {
+	what := format[strings.LastIndex(format, " - ")+1:]
+	if strings.Trim(what, "-%:svw ") != "" {
+		return what
+	}
+	what = text[strings.LastIndex(text, " - ")+1:]
+	if at := strings.IndexAny(what, `"'[(0123456789`); at > 0 {
+		what = what[:at]
+	}
+	return what
 }
 
 // last is the last error that the server logged.

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -52,10 +53,17 @@ func TestClientsDoNotFillTheServersLog(t *testing.T) {
 		}
 		violate(1000)
 		l.Errorf("disk full")
+		for n := range 1000 { // formats that say nothing
+			l.Errorf("%s", fmt.Sprintf(`refused "client %d"`, n))
+			l.Errorf("127.0.0.1:1 - cid:%d - %v", n, errors.New("read error"))
+		}
+		l.Errorf("%s", "no space left on device")
+		l.Errorf("%s - %s", "RAFT", errors.New("cannot write its state"))
 		time.Sleep(logInterval)
 		violate(1)
 		text := out.String()
-		if strings.Count(text, "Publish Violation") != 2 || !strings.Contains(text, "times=1000\n") || !strings.Contains(text, "disk full") || l.last() == "" {
+		if strings.Count(text, "Publish Violation") != 2 || !strings.Contains(text, "times=1000\n") || !strings.Contains(text, "disk full") ||
+			!strings.Contains(text, "no space left") || !strings.Contains(text, "cannot write its state") || strings.Count(text, "\n") != 7 || l.last() == "" {
 			t.Error(text)
 		}
 	})
