@@ -38,9 +38,10 @@ const maxReconnectDelay = 2 * time.Second
 // failed. To log the problem at startup, ask nc.IsConnected.
 //
 // To change one of the settings, give another option after Reconnect, such as nats.RetryOnFailedConnect(false) for a
-// program that is of no use without a server, or nats.CustomReconnectDelay for other delays (nats.ReconnectWait and
-// nats.ReconnectJitter have no effect), or nats.PingInterval and nats.MaxPingsOutstanding. A nats.ReconnectErrHandler has to come before Reconnect. If it comes after,
-// errors contain what a server said, but not why no server could be reached.
+// program that is of no use without a server, nats.PingInterval and nats.MaxPingsOutstanding for other pings, or
+// nats.CustomReconnectDelay for other delays (nats.ReconnectWait and nats.ReconnectJitter have no effect). A
+// nats.ReconnectErrHandler has to come before Reconnect. If it comes after, errors contain what a server said, but not
+// why no server could be reached.
 func Reconnect() nats.Option {
 	return func(o *nats.Options) error {
 		o.RetryOnFailedConnect, o.AllowReconnect, o.MaxReconnect, o.IgnoreAuthErrorAbort = true, true, -1, true
