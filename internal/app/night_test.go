@@ -28,7 +28,7 @@ func TestReport(t *testing.T) {
 		nc := testenv.Connect(t, testenv.NATS(t).ClientURL())
 		night := time.Date(2026, 3, 30, 2, 3, 0, 0, time.FixedZone("Berlin", 2*3600)) // 00:03 in UTC
 		job := reportJob(s, func() time.Time { return night }, func(ctx context.Context, r *limits.Report) error {
-			return bus.PublishReport(ctx, nc, bus.Origin{Source: "urn:limits:test", SchemaBase: "http://h/schemas"}, r, night)
+			return bus.PublishReport(ctx, nc, bus.Origin{Source: "urn:limits:test", SchemaBase: "http://h/schemas"}, r, night, slog.New(slog.DiscardHandler))
 		})
 		if note, err := job.Run(t.Context()); err != nil || note != "nothing was decided on 2026-03-29" {
 			t.Fatalf("%q, %v", note, err)
@@ -131,7 +131,7 @@ func TestReportFailsUnlessStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	nc.Close()
-	err = bus.PublishReport(t.Context(), nc, bus.Origin{Source: "urn:x", SchemaBase: "http://h"}, &limits.Report{Date: "2026-03-29"}, time.Now())
+	err = bus.PublishReport(t.Context(), nc, bus.Origin{Source: "urn:x", SchemaBase: "http://h"}, &limits.Report{Date: "2026-03-29"}, time.Now(), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "publish report of 2026-03-29") {
 		t.Errorf("%v", err)
 	}

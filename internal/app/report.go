@@ -64,7 +64,7 @@ func report(ctx context.Context, s reportStore, now time.Time) (*limits.Report, 
 func (l *limiter) nightlyJobs() []jobs.Job {
 	return []jobs.Job{
 		reportJob(l.store, time.Now, func(ctx context.Context, r *limits.Report) error {
-			return bus.PublishReport(ctx, l.events, l.origin(), r, time.Now())
+			return bus.PublishReport(ctx, l.events, l.origin(), r, time.Now(), l.log)
 		}),
 		quotaCheckJob(l.store, l.log),
 	}

@@ -72,7 +72,7 @@ func TestErrorsOfUnwritableServerAreExplained(t *testing.T) {
 			return err
 		},
 		"publish report of 2026-05-17: ": func(ctx context.Context) error {
-			return PublishReport(ctx, nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, &limits.Report{Date: "2026-05-17"}, time.Now())
+			return PublishReport(ctx, nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, &limits.Report{Date: "2026-05-17"}, time.Now(), slog.New(slog.DiscardHandler))
 		},
 		"publish event a to alerts.test: ": func(ctx context.Context) error {
 			return channel.Send(ctx, &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})

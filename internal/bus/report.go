@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -14,7 +15,9 @@ import (
 
 // PublishReport publishes a report, and returns when JetStream has acknowledged it. The id is made
 // from the day, so that a repeated report of a day is recognized.
-func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Report, now time.Time) error {
+//
+// log is for a stream that is gone and has to be made anew: by the time of a report it has been there.
+func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Report, now time.Time, log *slog.Logger) error {
 	m, err := reportMsg(r, from, now)
 	if err != nil {
 		return fmt.Errorf("build report of %s: %w", r.Date, err)
@@ -24,7 +27,9 @@ func PublishReport(ctx context.Context, nc *nats.Conn, from Origin, r *limits.Re
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
 	// A stream of an earlier release does not take reports yet.
-	if _, err := ensureStream(ctx, js, eventStream()); err != nil {
+	stream := streamWatch{log: log}
+	stream.seen.Store(true)
+	if err := stream.ensure(ctx, js, eventStream()); err != nil {
 		return fmt.Errorf("publish report of %s: %w", r.Date, err)
 	}
 	if _, err := js.PublishMsg(ctx, m, jetstream.WithExpectStream(limits.EventStream)); err != nil {

@@ -148,8 +148,12 @@ func explainJetStream(err error) error { return explainNoAnswer(explainOtherStre
 // explainNoAnswer says where to look if JetStream does not answer, as when it cannot write, or is
 // not enabled.
 func explainNoAnswer(err error) error {
-	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet", err)
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) {
+		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet, "+
+			"or the server of the cluster that has the stream is down", err)
+	}
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errStreamOffline {
+		return fmt.Errorf("%w: the server of the cluster that has the stream is down", err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
 		return fmt.Errorf("%w: the NATS server did not answer in time; check its log, whether its disk is full, and whether "+
@@ -157,6 +161,9 @@ func explainNoAnswer(err error) error {
 	}
 	return err
 }
+
+// errStreamOffline is the server's code for a stream of a cluster of which no replica runs.
+const errStreamOffline jetstream.ErrorCode = 10118
 
 // errInvalidStream is the server's code for a configuration that it does not allow, for whatever
 // reason.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/seed503877ad/limits"
@@ -150,7 +151,7 @@ func TestStreamBoundsMessageSize(t *testing.T) {
 	row := limits.TopRow{Key: key, Policy: name, User: user, Allowed: math.MaxInt64, Denied: math.MaxInt64, Cost: math.MaxInt64, Peak: math.MaxInt64}
 	rows := slices.Repeat([]limits.TopRow{row}, limits.MaxReportRows)
 	r := &limits.Report{Date: "2026-05-17", Since: math.MaxInt64, Until: math.MaxInt64, Used: rows, Denied: rows}
-	if err := PublishReport(t.Context(), nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, r, time.Now()); err != nil {
+	if err := PublishReport(t.Context(), nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, r, time.Now(), slog.New(slog.DiscardHandler)); err != nil {
 		t.Error(err)
 	}
 	for size, want := range map[int]error{256 << 10: nil, 256<<10 + 1: jetstream.ErrStreamMessageExceedsMaximum} {
@@ -211,4 +212,27 @@ func TestLostStreamsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	ensure("level=ERROR", "made anew")
+}
+
+// TestAReportTellsOfALostStream: on a quiet day it is the first that needs the stream.
+func TestAReportTellsOfALostStream(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	log := new(logBuffer)
+	err := PublishReport(t.Context(), nc, Origin{Source: "urn:test", SchemaBase: "http://h/schemas"}, &limits.Report{Date: "2026-05-17"}, time.Now(),
+		slog.New(slog.NewTextHandler(log, nil)))
+	if got := log.String(); err != nil || !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "made anew") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestErrorsSayThatTheServerOfAStreamMayBeDown: publishers and look-ups get these from a cluster that has lost the only
+// replica.
+func TestErrorsSayThatTheServerOfAStreamMayBeDown(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{jetstream.ErrNoStreamResponse, nats.ErrNoResponders, &jetstream.APIError{ErrorCode: 10118, Description: "stream is offline"}} {
+		if got := explainJetStream(err); !errors.Is(got, err) || !strings.Contains(got.Error(), "the server of the cluster that has the stream is down") {
+			t.Error(got)
+		}
+	}
 }
