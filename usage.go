@@ -32,7 +32,7 @@ type LogEntry struct {
 	Method   string `json:"method"`
 	// Status is the HTTP status, 100 to 599.
 	Status int `json:"status"`
-	// Millis is how long the answer took, in milliseconds.
+	// Millis is how long the answer took, in whole milliseconds.
 	Millis int64 `json:"millis"`
 	// At is when the request was made, in Unix milliseconds: now by default or if 0, at most a day ago.
 	At int64 `json:"at,omitzero"`

@@ -62,7 +62,7 @@ func (s *Service) parts(decide bool) []part {
 			{limits.SubjectPolicies, s.storeHandler(s.policies)},
 		}},
 		{limiter && c.UsageLog != nil, []endpoint{
-			{limits.SubjectUsage, s.usageLogHandler()},
+			{limits.SubjectUsage, s.logUsage},
 		}},
 		{limiter && c.Usage != nil, []endpoint{
 			{limits.SubjectTop, s.reportHandler(s.top)},

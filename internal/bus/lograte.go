@@ -51,3 +51,47 @@ func (t *logThrottle) due() (n int64) {
 	}
 	return n
 }
+
+// heldLog logs an error at once if there was no line for [logInterval]. It counts the others, and logs the first of them when
+// that interval ends. So every error is counted in the log soon, also if no further one comes.
+type heldLog struct {
+	// write logs an error that stands for n.
+	write func(err error, n int64)
+
+	mu       sync.Mutex
+	loggedAt time.Time
+	held     int64
+	first    error       // of those held
+	timer    *time.Timer // nil unless some are held
+}
+
+func (l *heldLog) add(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held++; l.held > 1 {
+		return
+	}
+	l.first = err
+	if wait := logInterval - time.Since(l.loggedAt); wait > 0 {
+		l.timer = time.AfterFunc(wait, l.flush)
+		return
+	}
+	l.log()
+}
+
+// flush logs what is held.
+func (l *heldLog) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil { // another call came first
+		return
+	}
+	l.timer.Stop()
+	l.timer = nil
+	l.log()
+}
+
+func (l *heldLog) log() {
+	l.write(l.first, l.held)
+	l.held, l.first, l.loggedAt = 0, nil, time.Now()
+}

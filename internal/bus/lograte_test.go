@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -66,5 +67,44 @@ func TestClientsDoNotFillTheServersLog(t *testing.T) {
 			!strings.Contains(text, "no space left") || !strings.Contains(text, "cannot write its state") || strings.Count(text, "\n") != 7 || l.last() == "" {
 			t.Error(text)
 		}
+	})
+}
+
+// TestHeldBackLinesAreLogged when the interval ends, without a further one; there is a timer only meanwhile.
+func TestHeldBackLinesAreLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out []string // guarded by l.mu
+		l := heldLog{write: func(err error, n int64) { out = append(out, fmt.Sprint(err, " ", n)) }}
+		began := time.Now()
+		expect := func(when time.Duration, want ...string) {
+			t.Helper()
+			time.Sleep(when - time.Since(began))
+			synctest.Wait()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if !slices.Equal(out, want) {
+				t.Errorf("after %s: %q, want %q", when, out, want)
+			}
+			if waits := l.timer != nil; waits != (l.held > 0) {
+				t.Errorf("after %s: %d are held, and it is %t that a timer waits", when, l.held, waits)
+			}
+			out = nil
+		}
+		l.add(errors.New("a"))
+		expect(time.Second, "a 1")
+		for range 50 {
+			l.add(errors.New("b"))
+		}
+		l.add(errors.New("c"))
+		expect(logInterval - 1)
+		expect(logInterval, "b 51")
+		expect(3*logInterval - 1)
+		l.add(errors.New("d"))
+		l.add(errors.New("e"))
+		expect(3*logInterval, "d 1")
+		l.flush() // a clean stop
+		expect(3*logInterval, "e 1")
+		expect(9 * logInterval)
 	})
 }

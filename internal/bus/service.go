@@ -124,6 +124,8 @@ type Service struct {
 	// connection did not take. ignoredLog is for requests that no answer may be sent to.
 	pending, lostAnswers atomic.Int64
 	lostLog, ignoredLog  logThrottle
+	// invalidLines is for lines of the request log.
+	invalidLines heldLog
 	// failures has an [outage.Log] by subject, for each subject that ever failed because of the
 	// store.
 	failures sync.Map
@@ -148,6 +150,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New, s.overloaded = s.newCall, s.newErrorMsg("", engine.ErrOverloaded)
+	s.invalidLines.write = s.warnOfLines
 	s.otherSubs = cfg.Conn.NumSubscriptions()
 	if s.current, err = s.startMicro(true); err != nil {
 		return nil, err

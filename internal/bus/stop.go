@@ -30,6 +30,7 @@ func (s *Service) Stop(ctx context.Context) error {
 
 func (s *Service) stop(ctx context.Context) error {
 	s.HandOver(ctx)
+	defer s.invalidLines.flush()
 	defer s.removeInline()
 	s.noteDrain()
 	if s.next != nil {

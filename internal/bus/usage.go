@@ -29,23 +29,22 @@ type UsageReader interface {
 	EndpointErrors(ctx context.Context, q usage.LogQuery) ([]usage.Failure, error)
 }
 
-// usageLogHandler takes lines of the request log, each by itself. Callers get no answer, so only
-// the log says what is wrong.
-func (s *Service) usageLogHandler() micro.HandlerFunc {
-	ignored := new(logThrottle)
-	return func(m micro.Request) {
-		for _, line := range logLines(m.Data()) {
-			r, err := decodeLogEntry(line, time.Now())
-			if err == nil {
-				s.cfg.UsageLog.Log(r)
-				continue
-			}
-			s.cfg.UsageLog.Malformed()
-			if n := ignored.due(); n > 0 {
-				s.cfg.Logger.Warn("ignored invalid lines for the request log", "error", keys.Mask(err.Error()), "lines", n)
-			}
+// logUsage takes lines of the request log, each by itself. Callers get no answer, so only the log
+// says what is wrong.
+func (s *Service) logUsage(m micro.Request) {
+	for _, line := range logLines(m.Data()) {
+		r, err := decodeLogEntry(line, time.Now())
+		if err == nil {
+			s.cfg.UsageLog.Log(r)
+			continue
 		}
+		s.cfg.UsageLog.Malformed()
+		s.invalidLines.add(err)
 	}
+}
+
+func (s *Service) warnOfLines(err error, n int64) {
+	s.cfg.Logger.Warn("ignored invalid lines for the request log", "error", keys.Mask(err.Error()), "lines", n)
 }
 
 // maxLogLines is more than a message has room for, as the shortest line has 63 bytes. Without it an

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -213,12 +212,12 @@ func TestRequestLog(t *testing.T) {
 	}
 }
 
-// TestManyLinesInOneMessage: each counts by itself, and the log says what is wrong with the first
-// bad one.
+// TestManyLinesInOneMessage: each counts by itself. The log says what is wrong with the first bad one, and, at the latest when
+// the service stops, how many others there were.
 func TestManyLinesInOneMessage(t *testing.T) {
 	t.Parallel()
-	f, log := newFakeUsage(), new(bytes.Buffer)
-	_, nc := serve(t, &fakeEngine{submit: allowing}, f.serve, func(c *ServiceConfig) {
+	f, log := newFakeUsage(), new(logBuffer)
+	s, nc := serve(t, &fakeEngine{submit: allowing}, f.serve, func(c *ServiceConfig) {
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	line := func(key string) string {
@@ -253,7 +252,13 @@ func TestManyLinesInOneMessage(t *testing.T) {
 	if n := len(f.logged) + len(f.malformed); n > 0 {
 		t.Errorf("%d more", n)
 	}
-	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), `level=WARN msg="ignored invalid lines for the request log" error="key is empty`) {
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const said = `level=WARN msg="ignored invalid lines for the request log" error=`
+	lines := strings.Split(log.String(), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[0], said+`"key is empty`) || !strings.HasSuffix(lines[0], "lines=1") ||
+		!strings.Contains(lines[1], said+`"the request must be a JSON object; got a number`) || !strings.HasSuffix(lines[1], "lines=6") {
 		t.Errorf("log: %s", log)
 	}
 }
