@@ -12,9 +12,6 @@ import (
 // DefaultDeadline bounds each request to the limiter.
 const DefaultDeadline = 50 * time.Millisecond
 
-// maxAttributeNameBytes is the longest name of an attribute that the limiter accepts.
-const maxAttributeNameBytes = 64
-
 // A Mode says when a request is charged.
 type Mode int
 
@@ -199,8 +196,8 @@ func (c Config) validateAttributes() error {
 	}
 	for name, attribute := range c.Attributes {
 		switch {
-		case name == "" || len(name) > maxAttributeNameBytes || printable(name) != name:
-			return fmt.Errorf("invalid Attributes[%q]; want a name of 1 to %d bytes of printable UTF-8", name, maxAttributeNameBytes)
+		case name == "" || len(name) > limits.MaxNameBytes || printable(name) != name:
+			return fmt.Errorf("invalid Attributes[%q]; want a name of 1 to %d bytes of printable UTF-8", name, limits.MaxNameBytes)
 		case attribute == nil:
 			return fmt.Errorf("invalid Attributes[%q]: nil; give a function, or remove it", name)
 		}

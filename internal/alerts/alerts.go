@@ -114,10 +114,10 @@ type Kind string
 
 // The kinds.
 const (
-	KindRaised   Kind = "alerts.raised"
-	KindResolved Kind = "alerts.resolved"
-	KindDigest   Kind = "alerts.digest"
-	KindTest     Kind = "alerts.test"
+	KindRaised   Kind = limits.EventAlertRaised
+	KindResolved Kind = limits.EventAlertResolved
+	KindDigest   Kind = limits.EventAlertDigest
+	KindTest     Kind = limits.EventAlertTest
 )
 
 // Message is what a channel sends. Its ID is the same on every channel and every attempt, so that a receiver can tell a
