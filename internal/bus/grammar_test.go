@@ -240,7 +240,7 @@ var mistakes = []struct {
 	{`{"attributes":{"":"x"}}`, "400",
 		`{"error":{"code":"invalid_attributes","field":"attributes","message":"attribute name \"\" must be 1 to 64 bytes of printable UTF-8"}}`},
 	{`{"attributes":{"a":"\n"}}`, "400",
-		`{"error":{"code":"invalid_attributes","field":"attributes.a","message":"attribute a contains the unprintable character U+000A; want printable UTF-8"}}`},
+		`{"error":{"code":"invalid_attributes","field":"attributes.a","message":"attribute a contains the unprintable character U+000A at byte 0; want printable UTF-8"}}`},
 	{`{"attributes":{"a":"x"},"tier":""}`, "400",
 		`{"error":{"code":"invalid_tier","field":"tier","message":"tier is empty; want 1 to 64 bytes"}}`},
 	{`{"cost":1}`, "400",

@@ -50,7 +50,7 @@ type worker struct {
 
 // startWorker starts a worker over a database, with the test's engine. If silent, it sends and
 // hears no announcements.
-func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bool) *worker {
+func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bool, change ...func(*ServiceConfig)) *worker {
 	t.Helper()
 	store := eachstore.Postgres(t, databaseURL)
 	nc := connect(t, natsURL)
@@ -80,18 +80,21 @@ func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bo
 	ended := make(chan struct{})
 	go func() { defer close(ended); w.table.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	w.svc, err = NewService(ServiceConfig{Conn: nc, Engine: e, Logger: log, Keys: registry, Overrides: w.table,
-		storeTimeout: patience, scanTimeout: patience})
+	cfg := ServiceConfig{Conn: nc, Engine: e, Logger: log, Keys: registry, Overrides: w.table, storeTimeout: patience, scanTimeout: patience}
+	for _, f := range change {
+		f(&cfg)
+	}
+	w.svc, err = NewService(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-func oneWorker(t *testing.T, e Decider) (*worker, *nats.Conn) {
+func oneWorker(t *testing.T, e Decider, change ...func(*ServiceConfig)) (*worker, *nats.Conn) {
 	t.Helper()
 	url := testenv.NATS(t).ClientURL()
-	return startWorker(t, testenv.Postgres(t), url, e, false), dial(t, url)
+	return startWorker(t, testenv.Postgres(t), url, e, false, change...), dial(t, url)
 }
 
 func createKey(t *testing.T, nc *nats.Conn, body string) (r limits.CreateKeyReply) {
@@ -191,16 +194,38 @@ func TestErrorsShowNoAPIKey(t *testing.T) {
 	}
 }
 
-// TestErrorsShowNoAttribute: what a policy only hashes must not be in answers and statistics in clear, either.
+// TestErrorsShowNoAttribute: a value of which a policy keeps a hash must not be in errors, statistics and the log in clear. They
+// name what is wrong with it.
 func TestErrorsShowNoAttribute(t *testing.T) {
 	t.Parallel()
-	_, nc := oneWorker(t, &fakeEngine{})
-	for _, value := range []string{`secret@example.com\u00a0`, `secret@example.com` + strings.Repeat("m", 256), `secret@example.com\u0000`} {
-		m := ask(t, nc, limits.SubjectConsume, `{"policy":"p","attributes":{"email":"`+value+`"}}`)
+	policies := keeperOf(t, `policies: [{name: p, limits: [{name: mail, key: "mail:{email|lower|hash}", limit: 1, window: 1m},
+		{name: ip, key: "ip:{ip|hash}", limit: 1, window: 1m}]}]`)
+	w, nc := oneWorker(t, &fakeEngine{}, func(c *ServiceConfig) { c.Policies = policies })
+	key := createKey(t, nc, `{"user":"7"}`).APIKey
+	const mail = "alice.secret@example.com"
+	for _, c := range []struct{ subject, body, want string }{
+		{limits.SubjectConsume, `{"policy":"p","attributes":{"email":"%s\u00a0"}}`, "unprintable character U+00A0 at byte 24"},
+		{limits.SubjectCheck, `{"policy":"p","attributes":{"email":"%s` + strings.Repeat("m", 256) + `"}}`, "has 280 bytes"},
+		{limits.SubjectRecord, `{"policy":"p","attributes":{"email":["%s"]}}`, "got an array"},
+		{limits.SubjectRefund, `{"policy":"p","attributes":["%s"]}`, "got an array"},
+		{limits.SubjectConsume, `{"policy":"p","attributes":"%s"}`, "got a string"},
+		{limits.SubjectConsume, `{"policy":"p","attributes":{"email":"%s\q"}}`, "not valid JSON"},
+		{limits.SubjectConsume, `{"policy":"p","attributes":{"email":"%s`, "ends too early"},
+		{limits.SubjectConsume, `{"policy":"p","attributes":{"ip":"%[1]s","email":"%[1]s"}}`, "is not an IP address"},
+		{limits.SubjectVerify, `{"apiKey":"` + key + `","policy":"p","attributes":{"email":"%s\u0000"}}`, "U+0000 at byte 24"},
+		{limits.SubjectVerify, `{"apiKey":"` + key + `","policy":"p","attributes":{"email":"a","ip":"%s"}}`, "is not an IP address"},
+		{limits.SubjectKeysCreate, `{"user":"7","attributes":{"email":"%s\u200b"}}`, "U+200B at byte 24"},
+		{limits.SubjectOverridesSet, `{"policy":"p","name":"mail","subject":"mail:%s","limit":2,"reason":"r"}`, "32 hex digits"},
+		{limits.SubjectOverridesSet, `{"policy":"p","name":"mail","subject":"mail:%s*","limit":2,"reason":"r"}`, "32 hex digits"},
+	} {
+		m := ask(t, nc, c.subject, fmt.Sprintf(c.body, mail))
 		text := string(m.Data) + fmt.Sprint(m.Header) + string(ask(t, nc, "$SRV.STATS.limits", "").Data)
-		if strings.Contains(text, "secret") || !strings.Contains(text, "attribute email ") {
-			t.Error(text)
+		if strings.Contains(text, "secret") || m.Header.Get(micro.ErrorCodeHeader) != "400" || !strings.Contains(string(m.Data), c.want) {
+			t.Errorf("%s %s: %s", c.subject, c.body, text)
 		}
+	}
+	if strings.Contains(w.log.String(), "secret") {
+		t.Error(w.log)
 	}
 }
 

@@ -49,7 +49,7 @@ func keeperOf(t *testing.T, text string) *policy.Keeper {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k, err := policy.NewKeeper(t.Context(), path, policy.Options{Warning: 0.1}, slog.New(slog.DiscardHandler), nil)
+	k, err := policy.NewKeeper(t.Context(), path, policy.Options{Warning: 0.1, HashKey: []byte("0123456789abcdef")}, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,12 @@ const (
 
 // Unprintable finds the first character that is not printable.
 func Unprintable[T string | []byte](s T) (rune, bool) {
+	c, at := unprintableAt(s)
+	return c, at >= 0
+}
+
+// unprintableAt is [Unprintable] with the bytes before the character; -1 if there is none.
+func unprintableAt[T string | []byte](s T) (rune, int) {
 	for i := 0; i < len(s); {
 		if c := s[i]; c >= ' ' && c <= '~' {
 			i++
@@ -26,11 +32,11 @@ func Unprintable[T string | []byte](s T) (rune, bool) {
 		}
 		c, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
 		if !unicode.IsPrint(c) || c == utf8.RuneError && n == 1 {
-			return c, true
+			return c, i
 		}
 		i += n
 	}
-	return 0, false
+	return 0, -1
 }
 
 // CheckText returns an error for a field of a request unless it has least to most bytes, whose characters are all
@@ -65,8 +71,8 @@ func CheckAttributeValue(name, value string) error {
 	if len(value) > maxAttributeBytes {
 		return fmt.Errorf("attribute %s has %d bytes; want at most %d", name, len(value), maxAttributeBytes)
 	}
-	if c, bad := Unprintable(value); bad {
-		return fmt.Errorf("attribute %s contains the unprintable character %U; want printable UTF-8", name, c)
+	if c, at := unprintableAt(value); at >= 0 {
+		return fmt.Errorf("attribute %s contains the unprintable character %U at byte %d; want printable UTF-8", name, c, at)
 	}
 	return nil
 }

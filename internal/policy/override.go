@@ -88,11 +88,12 @@ func (s *Set) unknown(name string) error {
 // checkOverride returns nil if a limit can have the subject as its key and is valid with the changes.
 func checkOverride(o *overrides.Override, l *limit) error {
 	if ok, instead := l.key.admits(o.Subject); !ok {
-		text := l.key.text
+		subject, text := fmt.Sprintf("%.80q", o.Subject), l.key.text
 		if l.key.needsHash() {
+			subject = "the subject" // which may have in clear what is to be hashed: errors are in statistics
 			text += fmt.Sprintf(", in which a hashed value appears as %d hex digits", 2*hashBytes)
 		}
-		return subjectError(o.Subject, instead, text)
+		return subjectError(subject, instead, text)
 	}
 	if o.Unlimited {
 		return nil
@@ -105,13 +106,14 @@ func checkOverride(o *overrides.Override, l *limit) error {
 	return other.Validate()
 }
 
-// subjectError says that no key of a limit matches the subject, and which key it has instead, if that is known.
+// subjectError says that no key of a limit matches the subject, as it may be shown, and which key it has instead, if that is
+// known.
 func subjectError(subject, instead, template string) error {
 	want := "want a key that the template produces, or a pattern with * for such keys"
 	if instead != "" {
 		want = fmt.Sprintf("the filters of the template turn it into %q", instead)
 	}
-	return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key of this limit matches %.80q; %s; the template is %s", subject, want, template)}
+	return &engine.FieldError{Field: "subject", Message: fmt.Sprintf("no key of this limit matches %s; %s; the template is %s", subject, want, template)}
 }
 
 // admits reports whether the template can render a key that matches the subject, which may be a glob. If it cannot because
