@@ -56,8 +56,8 @@ func (a *Answer) Wait() string {
 	return inWords(seconds)
 }
 
-// Current is how much of the limit is used. For a token bucket it leaves out what is used of the burst, which the reply
-// does not state.
+// Current is how much of the limit is used, at most the limit: a reply does not state what was recorded beyond it. For a token
+// bucket it leaves out what is used of the burst, which the reply does not state either.
 func (a *Answer) Current() int64 {
 	if a.Reply == nil {
 		return 0

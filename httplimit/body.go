@@ -196,7 +196,8 @@ func JSONCode(a *Answer) (contentType string, body []byte) {
 //	 "rateLimit":{"type":"minute","limit":5,"current":5,"remaining":0,"resetAt":"2026-01-02T15:05:00.000Z"}}
 //
 // type is the name of the limit. A reply does not say where a window begins, so a window of a day is always "today", even if
-// it slides or begins with its first use. For the limiter's own words use {message} in a [JSONTemplate].
+// it slides or begins with its first use. Nor does it say how much is used beyond the limit, as [CheckThenRecord] may record,
+// so current is at most the limit. For the limiter's own words, which say it, use {message} in a [JSONTemplate].
 func JSONUsage(what string) Body {
 	type rateLimit struct {
 		Type      string `json:"type"`
