@@ -13,7 +13,7 @@ const (
 
 // The codes of a [VerifyReply] for a key that is not valid.
 const (
-	KeyUnknown  = "unknown"  // the service has no such key
+	KeyUnknown  = "unknown"  // the service has no such key; it removes keys 30 days after they were revoked or expired
 	KeyInactive = "inactive" // revoked
 	KeyExpired  = "expired"
 )

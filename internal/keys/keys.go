@@ -33,7 +33,7 @@ type Code string
 // The codes.
 const (
 	Valid Code = ""
-	// Unknown is a text that is not a key, or a key that this service did not create.
+	// Unknown is a text that is not a key, or a key that this service did not create or has removed since.
 	Unknown Code = "unknown"
 	// Inactive is a key that was revoked.
 	Inactive Code = "inactive"

@@ -53,6 +53,7 @@ var queries = []query{
 	{"list keys of a user", listKeysOfUserSQL, []string{"Limit", "Index Scan using api_keys_owner on api_keys", "Sort", "CTE Scan on mine"}},
 	{"revoke key", revokeKeySQL, []string{"Update on api_keys", "Index Scan using api_keys_pkey on api_keys"}},
 	{"expire key", expireKeySQL, []string{"Update on api_keys", "Index Scan using api_keys_pkey on api_keys"}},
+	{"prune keys", pruneKeysSQL, []string{"Delete on api_keys", "Limit", "Seq Scan on api_keys api_keys_1", "Index Scan using api_keys_pkey on api_keys"}},
 	{"next revision", nextRevisionSQL, nil},
 	{"next removal", nextRemovalSQL, nil},
 	{"read revision", readRevisionSQL, nil},
