@@ -72,10 +72,48 @@ type Removal struct {
 // KeepRemovals is how long removals are kept. A table reads the changes twice a second.
 const KeepRemovals = time.Hour
 
-// Removed returns the overrides that were removed after a revision. list has the removals after it that are kept, in their
-// order, and last is the revision of the last removal. complete is false if one of them is missing: it is no longer kept, or
-// a limiter made it that is older than the list.
-func Removed(since, last int64, list []Removal) (removed []ID, complete bool) {
+// Source is how a store reads what has changed, each part in a read of its own.
+type Source struct {
+	// Revisions returns the revision of the last change, and that of the last removal.
+	Revisions func() (changed, removed int64, err error)
+	// Removals returns the removals after a revision that are kept, and Set the overrides that were set after it, in the order
+	// of their revisions.
+	Removals func(after int64) ([]Removal, error)
+	Set      func(after int64) ([]Override, error)
+}
+
+// ChangesSince returns the changes since a revision, for [Store.OverrideChanges]. It reads the revision first, and removals
+// before what was set: a change that is committed in between is returned twice rather than missed, and what is set again
+// counts as set.
+func ChangesSince(since int64, s Source) (c Changes, err error) {
+	var removed int64
+	if c.Revision, removed, err = s.Revisions(); err != nil {
+		return c, err
+	}
+	// After a backup was restored, the known revision may be above the last one.
+	if c.All = since < 0 || since > c.Revision; c.All || since == c.Revision {
+		return c, nil
+	}
+	if removed > since {
+		list, err := s.Removals(since)
+		if err != nil {
+			return c, err
+		}
+		ids, complete := removedSince(since, removed, list)
+		if !complete {
+			c.All = true
+			return c, nil
+		}
+		c.Removed = ids
+	}
+	c.Overrides, err = s.Set(since)
+	return c, err
+}
+
+// removedSince returns the overrides that were removed after a revision. list has the removals after it that are kept, in
+// their order, and last is the revision of the last removal. complete is false if one of them is missing: it is no longer
+// kept, or a limiter made it that is older than the list.
+func removedSince(since, last int64, list []Removal) (removed []ID, complete bool) {
 	known := since
 	for _, r := range list {
 		if r.Previous > known {

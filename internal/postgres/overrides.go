@@ -109,7 +109,7 @@ func (s *Store) PruneOverrides(ctx context.Context, before time.Time, max int) (
 }
 
 // forgetBatch is how many old removals are forgotten with each new one, or batch of them: more than are added. Removals of
-// one revision are forgotten together, or [overrides.Removed] would not see that some are missing.
+// one revision are forgotten together, or [overrides.ChangesSince] would not see that some are missing.
 const forgetBatch = 1000
 
 // removeOverrides runs a statement that removes overrides and keeps their removals. It locks the revision first, as
@@ -145,30 +145,22 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	return read(ctx, s, "read overrides", overrideFields, query, args...)
 }
 
-// OverrideChanges implements [overrides.Store]. It reads the revision first, and removals before what was set: a change that
-// is committed in between is returned twice rather than missed, and what is set again counts as set.
-func (s *Store) OverrideChanges(ctx context.Context, since int64) (c overrides.Changes, err error) {
-	var removed int64
-	if err := s.relay.QueryRow(ctx, readRevisionSQL).Scan(&c.Revision, &removed); err != nil {
-		return c, fmt.Errorf("read overrides: %w", err)
-	}
-	// After a backup was restored, the known revision may be above the last one.
-	if c.All = since < 0 || since > c.Revision; c.All || since == c.Revision {
-		return c, nil
-	}
-	if removed > since {
-		list, err := read(ctx, s, "read removed overrides", removalFields, removedOverridesSQL, since)
-		if err != nil {
-			return c, err
-		}
-		complete := false
-		if c.Removed, complete = overrides.Removed(since, removed, list); !complete {
-			c.All = true
-			return c, nil
-		}
-	}
-	c.Overrides, err = read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, since)
-	return c, err
+// OverrideChanges implements [overrides.Store].
+func (s *Store) OverrideChanges(ctx context.Context, since int64) (overrides.Changes, error) {
+	return overrides.ChangesSince(since, overrides.Source{
+		Revisions: func() (changed, removed int64, err error) {
+			if err = s.relay.QueryRow(ctx, readRevisionSQL).Scan(&changed, &removed); err != nil {
+				err = fmt.Errorf("read overrides: %w", err)
+			}
+			return changed, removed, err
+		},
+		Removals: func(after int64) ([]overrides.Removal, error) {
+			return read(ctx, s, "read removed overrides", removalFields, removedOverridesSQL, after)
+		},
+		Set: func(after int64) ([]overrides.Override, error) {
+			return read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, after)
+		},
+	})
 }
 
 // overrideFields returns the scan targets of [overrideColumns].
