@@ -3,11 +3,15 @@ package e2e
 import (
 	mathrand "math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -148,4 +152,52 @@ func TestKillingAllInOneLosesAtMostItsLeases(t *testing.T) {
 	w.terminate(t)
 	w = start(t, env...)
 	lostAtMost(t, &l, used(t, connect(t, w.nats), "api:user:1"), 2)
+}
+
+// TestAfterAResetNoWorkerServesAnEarlierLease: who has the answer to a reset gets no more than the limit, of whatever worker.
+func TestAfterAResetNoWorkerServesAnEarlierLease(t *testing.T) {
+	t.Parallel()
+	db, cluster := testenv.Postgres(t), natsWithoutLead(t)
+	env := []string{"DATABASE_URL=" + db, "NATS_URL=" + cluster.ClientURL()}
+	start(t, env...)
+	start(t, env...)
+	nc := connect(t, cluster.ClientURL())
+	const limit = 400
+	for range 12 {
+		if n := allowedOf(t, nc, limit/4); n != limit/4 {
+			t.Fatalf("%d of %d allowed", n, limit/4)
+		}
+		if _, err := nc.Request(limits.SubjectReset, []byte(`{"key":"api:user:1"}`), patience); err != nil {
+			t.Fatal(err)
+		}
+		if n := allowedOf(t, nc, limit*5/4); n > limit || n < limit*3/4 {
+			t.Errorf("%d of %d were allowed after a reset; the limit is %d", n, limit*5/4, limit)
+		}
+		if _, err := nc.Request(limits.SubjectReset, []byte(`{"key":"api:user:1"}`), patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// allowedOf sends n requests for one leased key without waiting for answers, and then counts those that are allowed.
+func allowedOf(t *testing.T, nc *nats.Conn, n int) (allowed int) {
+	t.Helper()
+	answers, err := nc.SubscribeSync(nats.NewInbox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answers.Unsubscribe() }()
+	for range n {
+		_ = nc.PublishRequest(limits.SubjectConsume, answers.Subject, []byte(`{"key":"api:user:1","limit":400,"window":"366d","consistency":"leased"}`))
+	}
+	for range n {
+		m, err := answers.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(m.Data), `"allowed":true`) {
+			allowed++
+		}
+	}
+	return allowed
 }

@@ -299,9 +299,9 @@ func (l *limiter) startUsage(context.Context) (err error) {
 
 func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// Broadcasts go over the connection of the requests. So the server gets a worker's broadcast before its answer to a
-	// refund, a record or a reset, and other workers get the broadcast before a request that follows that answer; if several
-	// workers decide, nothing says which of the two another worker handles first. The answers to consume and check do not go
-	// over nats.go, so they may overtake a broadcast about a counter that the request freed or whose lease it ended.
+	// refund, a record or a reset, and other workers get the broadcast before a request that follows that answer. They handle
+	// it first, too, since the service takes both from where they are read. So it is with a consume or a check that freed a
+	// counter or ended a lease, unless the connection breaks meanwhile.
 	forget := bus.NewForgetter(l.requests, l.log)
 	storeOutage := outage.New(l.log, slog.LevelError, "the store is failing; answering without it", "the store works again")
 	l.engine, err = engine.New(ctx, engine.Config{

@@ -161,12 +161,19 @@ func NewForgetter(conn *nats.Conn, log *slog.Logger) *Forgetter {
 // does not block.
 func (f *Forgetter) Broadcast(what engine.Forget) { f.send(what) }
 
-// Listen calls apply for each broadcast, including those of this worker.
+// Listen calls apply for each broadcast, including those of this worker, except for those that a [Service] on the same
+// connection has seen first.
 func (f *Forgetter) Listen(apply func(engine.Forget)) error {
-	return f.listen(maxForgetBytes, func(what engine.Forget) error {
-		if what == (engine.Forget{}) {
-			return errors.New("it does not say what to forget")
-		}
-		return nil
-	}, apply)
+	return f.listen(maxForgetBytes, saysWhat, apply)
+}
+
+func saysWhat(what engine.Forget) error {
+	if what == (engine.Forget{}) {
+		return errors.New("it does not say what to forget")
+	}
+	return nil
+}
+
+func decodeForget(data []byte) (engine.Forget, error) {
+	return decodeBroadcast(data, maxForgetBytes, saysWhat)
 }

@@ -21,6 +21,7 @@ var _ Decider = (*engine.Engine)(nil)
 type fakeEngine struct {
 	submit   func(r *engine.Request) error
 	tooLate  func(received time.Time) bool // nil for never
+	forget   func(engine.Forget)           // nil for nothing
 	counters []engine.Counter
 	more     bool
 	err      error
@@ -50,6 +51,12 @@ func allowing(r *engine.Request) error {
 func (f *fakeEngine) Submit(r *engine.Request) error { return f.submit(r) }
 
 func (f *fakeEngine) TooLate(received time.Time) bool { return f.tooLate != nil && f.tooLate(received) }
+
+func (f *fakeEngine) Forget(what engine.Forget) {
+	if f.forget != nil {
+		f.forget(what)
+	}
+}
 
 func (f *fakeEngine) wait(ctx context.Context) error {
 	if f.block == nil {

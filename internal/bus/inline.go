@@ -47,6 +47,8 @@ func (s *Service) installInline() {
 		if s.cfg.Keys != nil {
 			handlers[limits.SubjectVerify] = nil // verify decides, too, so it wants to know the time
 		}
+		handlers[subjectForget] = s.forgetHandler
+		always = append(always, subjectForget)
 		statsHandler := s.statsHandler(service)
 		for _, name := range [][2]string{{}, {limits.ServiceName}, {limits.ServiceName, service.Info().ID}} {
 			subject, _ := micro.ControlSubject(micro.StatsVerb, name[0], name[1]) // the verb is known, so it cannot fail
@@ -108,6 +110,20 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 	return true
 }
 
+// forgetHandler heeds broadcasts of what to forget. nats.go would give them to a goroutine of its own, which requests that
+// were sent later could overtake: a reset would have been answered, and its leases still be served. What cannot be read is
+// left to the subscription of the [Forgetter], which logs it.
+func (s *Service) forgetHandler(_ *natsconn.Conn, messages []natsconn.Message) int {
+	for i, m := range messages {
+		what, err := decodeForget(m.Data)
+		if err != nil {
+			return i
+		}
+		s.cfg.Engine.Forget(what)
+	}
+	return len(messages)
+}
+
 // maxWrites bounds the answers that wait for nats.go to write them. More are lost.
 const maxWrites = 4096
 
@@ -132,7 +148,10 @@ const maxStats = 16
 func (s *Service) statsHandler(service *microService) natsconn.Handler {
 	free := make(slots, maxStats)
 	return func(_ *natsconn.Conn, messages []natsconn.Message) int {
-		for _, m := range messages {
+		for i, m := range messages {
+			if len(m.Reply) == 0 {
+				return i
+			}
 			reply := string(m.Reply)
 			s.begin()
 			started := free.tryGo(func() {

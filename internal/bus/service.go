@@ -23,6 +23,7 @@ import (
 type Decider interface {
 	Submit(r *engine.Request) error
 	TooLate(received time.Time) bool
+	Forget(what engine.Forget)
 	Status(ctx context.Context, key string) ([]engine.Counter, error)
 	StatusOf(ctx context.Context, ls []engine.Limit) ([]engine.Counter, error)
 	List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.Counter, bool, error)

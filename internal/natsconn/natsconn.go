@@ -29,7 +29,7 @@ import (
 	"github.com/seed503877ad/limits/internal/quickconn"
 )
 
-// Message is a message that wants an answer. Its headers are left out.
+// Message is a message. Reply is empty if nobody waits for an answer. Headers are left out.
 type Message struct {
 	Reply, Data []byte
 }

@@ -127,16 +127,17 @@ func (s *script) add(t *rapid.T, body string) {
 	case 3:
 		s.pass(message("other", "reply.3 ", body))
 	case 4: // nobody waits for an answer
-		s.pass(message("taken", "", body))
+		s.said.WriteString(message("taken", "", "no answer"))
+		s.taken = append(s.taken, " no answer")
 	case 5:
 		const headers = "NATS/1.0\r\na:MSG taken 1 r 0\r\n\r\n"
 		reply := rapid.SampledFrom([]string{"", "reply.4 "}).Draw(t, "reply")
 		m := fmt.Sprintf("HMSG taken 12 %s%d %d\r\n%s%s\r\n", reply, len(headers), len(headers)+len(body), headers, body)
-		if reply == "" || len(m) > readSize {
+		if len(m) > readSize {
 			s.pass(m)
 		} else {
 			s.said.WriteString(m)
-			s.taken = append(s.taken, reply+body)
+			s.taken = append(s.taken, strings.TrimSpace(reply)+" "+body)
 		}
 	case 6: // taken and left in turn
 		for i := range rapid.IntRange(1, 2*MaxBatch).Draw(t, "count") {

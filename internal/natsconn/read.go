@@ -227,10 +227,10 @@ func (c *Conn) nextBatch(handlers map[string]Handler) (handler Handler, count in
 		// nats.go ends the connection at a carriage return, which a client may have put there. The
 		// server ends it at an answer whose subject is too long.
 		fatal := bytes.IndexByte(rest[:lineEnd], '\r') < lineEnd-len("\r\n") || len(reply) > MaxReplySubject
-		takable := len(reply) > 0 && !fatal && end <= readSize
+		takable := !fatal && end <= readSize
 		if count == 0 {
 			batchSubject, handler = subject, handlers[string(subject)]
-			if handler == nil && takable && c.handlers.has(subject) {
+			if handler == nil && takable && len(reply) > 0 && c.handlers.has(subject) {
 				if len(rest) >= end {
 					c.passStamped(rest[:lineEnd], lineEnd+headers, end)
 				}
