@@ -44,8 +44,8 @@ type ExplainedLimit struct {
 	Override string `json:"override,omitempty"`
 	LeftOut  string `json:"leftOut,omitempty"`
 	Reason   string `json:"reason,omitempty"`
-	// Error says why the key cannot be made, because of which the request is answered with an error. All other fields are
-	// left out then.
+	// Error says why the key cannot be made, because of which the request is answered with an error, or a policy in shadow
+	// left out. All other fields are left out then.
 	Error string `json:"error,omitempty"`
 }
 
@@ -53,8 +53,9 @@ type ExplainedLimit struct {
 func (s *Set) Explain(q Question) Explanation {
 	e := Explanation{Policies: []Explained{}}
 	err := q.check()
+	var resolved Resolved
 	if err == nil {
-		_, err = s.Resolve(q)
+		resolved, err = s.Resolve(q)
 	}
 	switch {
 	case errors.Is(err, ErrUnknownPolicy):
@@ -65,7 +66,11 @@ func (s *Set) Explain(q Question) Explanation {
 	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
 	for _, p := range s.policies {
 		if q.Policy == "" || q.Policy == p.name {
-			e.Policies = append(e.Policies, r.explain(p))
+			x := r.explain(p)
+			if why := resolved.leftOut[p.name]; why != nil {
+				x.Applies, x.Why = false, fmt.Sprintf("it is in shadow and left out: %s", why)
+			}
+			e.Policies = append(e.Policies, x)
 		}
 	}
 	return e

@@ -75,3 +75,46 @@ func TestShadowIsNeverLeased(t *testing.T) {
 		}
 	}
 }
+
+// TestShadowRefusesNothing that would be decided without it: if there are too many limits with it, or its key cannot be made,
+// a policy in shadow is left out, as Explain says.
+func TestShadowRefusesNothing(t *testing.T) {
+	t.Parallel()
+	policies := func(mode, key string, count int) string {
+		text := fmt.Sprintf("  - {name: %s%d, mode: %s, match: {route: x}, limits: [", mode, count, mode)
+		for i := range count {
+			text += fmt.Sprintf("{name: l%d, key: %q, limit: 5, window: 1m},", i, key)
+		}
+		return text + "]}\n"
+	}
+	for name, c := range map[string]struct {
+		file string
+		want int
+		left map[string]string
+	}{
+		"room for all": {policies("shadow", "k", 1) + policies("enforce", "k", 15), 16, nil},
+		"too many before": {policies("shadow", "k", 2) + policies("enforce", "k", 15), 15,
+			map[string]string{"shadow2": "it is in shadow and left out: the matching policies have more than 16 limits in total"}},
+		"too many behind": {policies("enforce", "k", 15) + policies("shadow", "k", 2) + policies("shadow", "k", 1), 16,
+			map[string]string{"shadow2": "it is in shadow and left out: the matching policies have more than 16 limits in total"}},
+		"no key": {policies("enforce", "k", 1) + policies("shadow", "{ip}", 1), 1,
+			map[string]string{"shadow1": "it is in shadow and left out: attribute ip is not an IP address; want one such as 203.0.113.9 or 2001:db8::1, or a /64 " +
+				"(policy shadow1, limit l0)"}},
+	} {
+		s := parse(t, "policies:\n"+c.file)
+		q := Question{Now: noon, Attributes: map[string]string{"route": "x", "ip": "nonsense"}}
+		r, err := s.Resolve(q)
+		if err != nil || len(r.Limits) != c.want {
+			t.Errorf("%s: %d limits, %v", name, len(r.Limits), err)
+		}
+		e := s.Explain(q)
+		for _, p := range e.Policies {
+			if why := c.left[p.Policy]; p.Applies != (why == "") || why != "" && p.Why != why {
+				t.Errorf("%s: %s: %q; want %q", name, p.Policy, p.Why, why)
+			}
+		}
+		if e.Error != "" {
+			t.Errorf("%s: explained with the error %q", name, e.Error)
+		}
+	}
+}

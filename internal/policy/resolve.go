@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -30,6 +31,8 @@ type Resolved struct {
 
 	// hasOnError says that OnError is the setting of a policy, and not the default.
 	hasOnError bool
+	// leftOut says why policies in shadow that apply are left out, by their names. nil for none.
+	leftOut map[string]error
 }
 
 // ErrUnknownPolicy says that there is no policy with the name.
@@ -186,14 +189,21 @@ func (r *resolver) addPolicy(out *Resolved, p *policy) error {
 	}
 	for i := range limits {
 		l, limited, _, err := r.resolveLimit(p, &limits[i])
-		if err != nil {
-			return err
-		}
-		if !limited {
+		if err == nil && !limited {
 			continue
 		}
-		if len(out.Limits) == maxLimits {
-			return ErrTooManyLimits
+		if err == nil && len(out.Limits) == maxLimits && !p.shadow {
+			out.leaveOutShadow()
+		}
+		if err == nil && len(out.Limits) == maxLimits {
+			err = ErrTooManyLimits
+		}
+		if err != nil && p.shadow && r.Policy == "" { // it must not refuse what others allow
+			out.leaveOut(p.name, err)
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 		if out.Limits == nil {
 			out.Limits = make([]engine.Limit, 0, len(limits))
@@ -201,6 +211,24 @@ func (r *resolver) addPolicy(out *Resolved, p *policy) error {
 		out.Limits = append(out.Limits, l)
 	}
 	return nil
+}
+
+// leaveOut removes a policy in shadow.
+func (out *Resolved) leaveOut(policy string, why error) {
+	if out.leftOut == nil {
+		out.leftOut = map[string]error{}
+	}
+	out.leftOut[policy] = why
+	out.Limits = slices.DeleteFunc(out.Limits, func(l engine.Limit) bool { return l.Policy == policy })
+}
+
+// leaveOutShadow removes all policies in shadow, to make room.
+func (out *Resolved) leaveOutShadow() {
+	for _, l := range slices.Clone(out.Limits) {
+		if l.Shadow {
+			out.leaveOut(l.Policy, ErrTooManyLimits)
+		}
+	}
 }
 
 // strictestOnError returns the setting of the policy, or that of earlier enforced policies if it is stricter.
