@@ -285,14 +285,14 @@ func TestSlackTextIsEscaped(t *testing.T) {
 func TestSlackTextMentionsNobody(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"@all_", "@here_", "@channel__", "@Everyone_.", "@here-", "(@here)", "x:@here", "@@all", "@ann", "@übel", "a@Everyone",
-		"<@U024BE7LH>"} {
+		"<@U024BE7LH>", "@7up", "@.x", "@_x", "ü@someone", "用户@7"} {
 		m := message()
 		m.Title, m.Text = text, text
 		if got := slackText(m); strings.Count(got, "@\u200b") != 2 || mention.MatchString(got) {
 			t.Errorf("%q is sent as %q", text, got)
 		}
 	}
-	if got := slackEscape("5 @ 3 a@7"); got != "5 @ 3 a@7" {
+	if got := slackEscape("5 @ 3 a@7 @!"); got != "5 @ 3 a@7 @!" {
 		t.Errorf("an @ before no letter is sent as %q", got)
 	}
 }

@@ -9,9 +9,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -29,6 +31,10 @@ const (
 	// ones, because they share it.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
+	// maxConnections bounds the new connections of one attempt. After a stream of HTTP/2 that the server did not process
+	// (GOAWAY, REFUSED_STREAM, and nginx's 444) net/http tries again on a new connection, at once and for as long as the
+	// attempt may take: 300 times a second.
+	maxConnections = 3
 )
 
 // newTransport returns a transport without a proxy: a proxy from the environment would connect in our place, and bypass the
@@ -66,9 +72,9 @@ func (m *Maker) target(raw string) (*target, error) {
 // post posts a body, and returns the beginning of the answer's body. It uses the transport and no http.Client, because a
 // client follows redirects and puts the URL into its errors.
 func (t *target) post(ctx context.Context, header http.Header, body []byte) (answer []byte, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url.String(), bytes.NewReader(body))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	req, err := http.NewRequestWithContext(boundConnections(ctx, cancel), http.MethodPost, t.url.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("cannot make a request from the url")
 	}
@@ -83,9 +89,19 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, and no context ends a read of it
 		return nil, t.statusError(resp)
 	}
-	defer time.AfterFunc(drainTimeout, cancel).Stop()
+	defer time.AfterFunc(drainTimeout, func() { cancel(nil) }).Stop()
 	answer, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	return answer, t.statusError(resp)
+}
+
+// boundConnections ends an attempt that has opened too many connections.
+func boundConnections(ctx context.Context, end context.CancelCauseFunc) context.Context {
+	var opened atomic.Int64
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		if !c.Reused && opened.Add(1) > maxConnections {
+			end(fmt.Errorf("it ended %d connections without an answer", maxConnections))
+		}
+	}})
 }
 
 // sendError makes the error of a request that got no answer.

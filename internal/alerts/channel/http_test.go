@@ -2,6 +2,8 @@ package channel
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -148,5 +150,60 @@ func TestConnectionsAreReused(t *testing.T) {
 		if n := opened.Load(); n != parallel {
 			t.Fatalf("after round %d %d connections were opened, want %d", round+1, n, parallel)
 		}
+	}
+}
+
+// TestAnAttemptIsNoFlood: net/http tries again what a server of HTTP/2 says that it did not process, without a pause.
+func TestAnAttemptIsNoFlood(t *testing.T) {
+	t.Parallel()
+	ca := httptest.NewTLSServer(nil)
+	t.Cleanup(ca.Close)
+	server, err := tls.Listen("tcp4", "127.0.0.1:0", &tls.Config{Certificates: ca.TLS.Certificates, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	var opened atomic.Int64
+	go func() {
+		for {
+			conn, err := server.Accept()
+			if err != nil {
+				return
+			}
+			opened.Add(1)
+			go func() {
+				defer conn.Close()
+				// SETTINGS, and GOAWAY with 0 as the last stream that was processed (RFC 9113, 6.5 and 6.8)
+				_, _ = conn.Write([]byte("\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + strings.Repeat("\x00", 8)))
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	cfg := config(t)
+	cfg.RootCAs = ca.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	wantError(t, send(t, cfg, hook("https://"+server.Addr().String())), "it ended 3 connections without an answer")
+	if n := opened.Load(); n > 3*maxConnections {
+		t.Errorf("one attempt opened %d connections", n)
+	}
+}
+
+// TestABusyTargetGetsEachMessageOnce, also one that takes a single stream of HTTP/2 at a time.
+func TestABusyTargetGetsEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	r := &receiver{}
+	r.Server = httptest.NewUnstartedServer(r.keep(nil))
+	r.EnableHTTP2, r.Config.HTTP2 = true, &http.HTTP2Config{MaxConcurrentStreams: 1}
+	r.StartTLS()
+	t.Cleanup(r.Close)
+	cfg := config(t)
+	cfg.RootCAs = r.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	c := made(t, cfg, hook(r.URL))
+	const parallel = 40
+	var sends errgroup.Group
+	for range parallel {
+		sends.Go(func() error { return c.Send(t.Context(), message()) })
+	}
+	if err := sends.Wait(); err != nil || r.count() != parallel {
+		t.Errorf("%d of %d arrived: %v", r.count(), parallel, err)
 	}
 }

@@ -58,10 +58,10 @@ func slackText(m *alerts.Message) string {
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "](", "]\u200b(")
 
 // mention matches the beginning of anything that a receiver may take for a mention. It matches more than a list of names,
-// because receivers differ in where a name ends: for Mattermost @here_ is @here. An @ after a letter or a digit belongs to
-// a mail address, which is left alone so that it can be copied, except before the names that mean everybody: some receivers
-// find those there too.
-var mention = regexp.MustCompile(`(^|[^\pL\pN])@(\pL)|@((?i:all|channel|everyone|here))`)
+// because receivers differ in where a name ends: for Mattermost @here_ is @here, and a name may begin with a digit. An @
+// after a letter or a digit of ASCII, which alone Mattermost takes for part of a word, belongs to a mail address, which is
+// left alone so that it can be copied, except before the names that mean everybody: some receivers find those there too.
+var mention = regexp.MustCompile(`(^|[^A-Za-z0-9])@([\pL\pN._-])|@((?i:all|channel|everyone|here))`)
 
 // slackEscape escapes a text so that it is shown as it is. A zero-width space after an @ keeps it from being a mention.
 func slackEscape(text string) string {

@@ -82,17 +82,16 @@ func (s *mailer) parseAddresses() (err error) {
 // errSilent is the error for a server that sends no greeting. It may wait for a TLS handshake.
 var errSilent = errors.New("the server sent no greeting; if it expects TLS at once, as on port 465, set tls: tls")
 
-// Send mails a message. If the server refuses the session or the login, a retry may help whatever it says, because a
-// password or a block list can be corrected. A permanent error after that is final.
+// Send mails a message.
 func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
-	loggedIn, err := s.session(ctx, m)
+	final, err := s.session(ctx, m)
 	if err == nil {
 		return nil
 	}
 	wrapped := fmt.Errorf("mail over %s: %w", s.spec.Addr, sanitize(err))
-	answer, answered := errors.AsType[*textproto.Error](err)
+	_, answered := errors.AsType[*textproto.Error](err)
 	switch {
-	case loggedIn && answered && permanent(answer):
+	case final:
 		return &alerts.Refusal{Err: wrapped, Final: true}
 	case errors.Is(err, errSilent):
 		return fmt.Errorf("mail over %s: %w, and %w", s.spec.Addr, context.Cause(ctx), errSilent)
@@ -102,8 +101,9 @@ func (s *mailer) Send(ctx context.Context, m *alerts.Message) error {
 	return wrapped
 }
 
-// session runs one SMTP session. loggedIn says that the server accepted the login, if there was one.
-func (s *mailer) session(ctx context.Context, m *alerts.Message) (loggedIn bool, err error) {
+// session runs one SMTP session. final says that a retry cannot help. If the server refuses the session or the login it
+// may, whatever the server says, because a password or a block list can be corrected.
+func (s *mailer) session(ctx context.Context, m *alerts.Message) (final bool, err error) {
 	ctx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	client, err := s.dial(ctx)
@@ -111,15 +111,16 @@ func (s *mailer) session(ctx context.Context, m *alerts.Message) (loggedIn bool,
 		return false, err
 	}
 	defer client.Close()
-	if err := s.login(client); err != nil {
-		return false, fmt.Errorf("log in: %w", codeOnly(err))
+	if err = s.login(client); err != nil {
+		err = fmt.Errorf("log in: %w", codeOnly(err))
+	} else {
+		final, err = s.send(client, m)
 	}
-	if err := s.send(client, m); err != nil {
-		return true, err
+	if _, answered := errors.AsType[*textproto.Error](err); err == nil || answered {
+		defer time.AfterFunc(quitTimeout, hangUp).Stop()
+		_ = client.Quit() // whatever it answers, the server has the mail, or has refused it
 	}
-	defer time.AfterFunc(quitTimeout, hangUp).Stop()
-	_ = client.Quit() // whatever it answers, the server has the mail
-	return true, nil
+	return final, err
 }
 
 // dial connects and exchanges greetings, over TLS unless that is "none". The connection ends with ctx.
@@ -179,9 +180,9 @@ func (s *mailer) login(c *smtp.Client) error {
 // send sends a mail. If some recipients are refused, the others get it, and it is not retried for the refused ones: a
 // mailbox that is full today may be full for weeks, and the others would get it again and again. If all are refused, it is
 // retried unless all refusals are permanent.
-func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
+func (s *mailer) send(c *smtp.Client, m *alerts.Message) (final bool, err error) {
 	if err := c.Mail("<" + s.from.Address + ">"); err != nil {
-		return fmt.Errorf("sender %s: %w", s.from.Address, err)
+		return ofAddress(err), fmt.Errorf("sender %s: %w", s.from.Address, err)
 	}
 	accepted, refused := 0, error(nil)
 	for _, to := range s.to {
@@ -193,24 +194,35 @@ func (s *mailer) send(c *smtp.Client, m *alerts.Message) error {
 		err = fmt.Errorf("recipient %s: %w", to.Address, err)
 		answer, answered := errors.AsType[*textproto.Error](err)
 		if !answered || answer.Code < 400 {
-			return err
+			return false, err
 		}
 		s.log.Warn("mail server refused a recipient of alerts", "error", sanitize(err))
-		if refused == nil || !permanent(answer) {
+		if refused == nil || !ofAddress(err) {
 			refused = err
 		}
 	}
 	if accepted == 0 {
-		return refused
+		return ofAddress(refused), refused
 	}
-	return write(c, s.mail(m))
+	err = write(c, s.mail(m))
+	return permanent(err), err
 }
 
-// permanent reports whether an answer is final: 5xx, except answers about access, which a server may give to any command.
-// Those ask for a login, another login or TLS (RFC 4954), or name a policy (RFC 3463, 3.8: x.7.x) such as a block list or a
-// relay rule, which Postfix reports at the recipient.
-func permanent(answer *textproto.Error) bool {
-	return answer.Code >= 500 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code) && !strings.HasPrefix(answer.Msg, "5.7.")
+// permanent reports whether an answer is final: 5xx, except those that can be put right. These are about access, which a
+// server may tell of at any command: it asks for a login, another login or TLS (RFC 4954), or names a policy (RFC 3463, 3.8:
+// x.7.x) such as a block list or a relay rule. Or they are about the session (500 to 504, and x.5.x), such as the name of
+// this host, which Postfix does not refuse until it hears of a recipient.
+func permanent(err error) bool {
+	answer, answered := errors.AsType[*textproto.Error](err)
+	return answered && answer.Code > 504 && !slices.Contains([]int{530, 534, 535, 538}, answer.Code) &&
+		!strings.HasPrefix(answer.Msg, "5.7.") && !strings.HasPrefix(answer.Msg, "5.5.")
+}
+
+// ofAddress reports whether an answer is final that refuses an address. Without a code of RFC 3463 nobody can tell: Exim
+// reports its relay rule as 550 alone, as others do an unknown user.
+func ofAddress(err error) bool {
+	answer, answered := errors.AsType[*textproto.Error](err)
+	return answered && strings.HasPrefix(answer.Msg, "5.") && permanent(err)
 }
 
 func write(c *smtp.Client, msg *gomail.Msg) error {
