@@ -160,10 +160,7 @@ func TestConnectionsKilled(t *testing.T) {
 	conn := connect(t, s)
 	for range 3 {
 		update(t, s, batch("a"), set("1"))
-		if _, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
-			t.Fatal(err)
-		}
+		terminate(t, conn, "true")
 	}
 	if err := s.Update(t.Context(), batch("a"), set("2")); err != nil {
 		t.Errorf("update: %v", err)

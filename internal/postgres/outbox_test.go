@@ -25,10 +25,7 @@ func TestKilledRelayFreesItsEvents(t *testing.T) {
 		if _, err := s.Relay(ctx, 10, none); err != nil {
 			t.Errorf("second relay: %v", err)
 		}
-		if _, err := connect(t, s).Exec(ctx, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-			WHERE datname = current_database() AND state = 'idle in transaction'`); err != nil {
-			t.Error(err)
-		}
+		terminate(t, connect(t, s), "state = 'idle in transaction'")
 		return []string{"1"}, nil
 	})
 	if err == nil {

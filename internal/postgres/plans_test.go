@@ -140,7 +140,11 @@ func wantPlans(t *testing.T, conn *pgx.Conn, all []query, when string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if nodes := nodesOf(lines); !slices.Equal(nodes, q.plan) {
+		nodes := nodesOf(lines)
+		if i := slices.Index(nodes, "Unique"); i > 0 && nodes[i-1] == "Result" { // PostgreSQL 18 does without it
+			nodes = slices.Delete(nodes, i-1, i)
+		}
+		if !slices.Equal(nodes, q.plan) {
 			t.Errorf("%s, %s: the plan is\n%s\nwant %q", q.name, when, strings.Join(lines, "\n"), q.plan)
 		}
 	}

@@ -62,6 +62,20 @@ func exec(t testing.TB, on interface {
 	}
 }
 
+// terminate ends the other sessions of the database for which a condition holds, and waits until they are gone.
+func terminate(t *testing.T, conn *pgx.Conn, condition string) {
+	t.Helper()
+	var ended []int32
+	if err := conn.QueryRow(t.Context(), `SELECT coalesce(array_agg(pid), '{}') FROM (SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND `+condition+`) x`).Scan(&ended); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() (gone bool, err error) {
+		err = conn.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = ANY ($1))`, ended).Scan(&gone)
+		return gone, err
+	})
+}
+
 // scan reads the one row of a statement.
 func scan(t testing.TB, on interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row

@@ -18,6 +18,8 @@ var readAndWrite = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 func RightsToDecide() Rights {
 	return Rights{"limits_worker", map[string][]string{
 		"counters": readAndWrite, "receipts": readAndWrite, "outbox": readAndWrite, "journal": {"SELECT", "INSERT", "DELETE"},
+		// Without these a worker would decide without what was overridden since its start.
+		"overrides": {"SELECT"}, "override_revision": {"SELECT"}, "override_removals": {"SELECT"},
 	}}
 }
 

@@ -264,8 +264,7 @@ func TestLostTurnIsNoticed(t *testing.T) {
 	write(t, s, "1")
 	var b engine.Batch
 	b.Turn = awaitTurn(t, s)
-	exec(t, connect(t, s), `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-		WHERE datname = current_database() AND state = 'idle in transaction'`)
+	terminate(t, connect(t, s), "state = 'idle in transaction'")
 	err := s.Update(t.Context(), b, func(engine.Snapshot) engine.Changes {
 		t.Error("a decision was made")
 		return engine.Changes{}

@@ -130,6 +130,9 @@ func (s *server) start() error {
 		if u, err := url.Parse(given); err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
 			s.err = errors.New("TEST_DATABASE_URL: want postgres://user:password@host:port/database")
 			return s.err
+		} else if u.RawQuery == "" { // tests add parameters with an ampersand
+			u.RawQuery = "sslmode=prefer" // the default
+			given = u.String()
 		}
 		s.admin = given
 		return nil
