@@ -385,7 +385,7 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 				e.gone = true
 				delete(s.entries, id)
 				x.count.Add(-1)
-			case e.amount > 0 && e.clock.latest(now) > e.until+leaseGrace:
+			case e.amount > 0 && e.clock.latest(now) > e.until+graceOf(e.limit.Algorithm):
 				e.grant, e.tokens = grant{}, 0 // it is too late to give it back
 			case e.amount > 0 && (all || !e.returning && (e.ended || e.expired(now, clock))):
 				e.returning = true

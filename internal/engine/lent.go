@@ -10,8 +10,10 @@ const (
 	maxLease = 1000
 	// minLease is the shortest lease that is worth its write, in milliseconds.
 	minLease = 10
-	// leaseGrace is for how long after the end of a lease its rest may be given back, in milliseconds.
-	leaseGrace = 500
+	// leaseGrace is for how long after the end of a lease its rest may be given back, in milliseconds: the process may be
+	// suspended, or the store be down. A token bucket refills meanwhile, so bucketGrace, which its leases have to leave room
+	// for, is less.
+	leaseGrace, bucketGrace = 10_000, 500
 	// leaseFraction bounds a lease: it takes at most 1/leaseFraction of what remains.
 	leaseFraction = 8
 )
@@ -22,10 +24,12 @@ const (
 // leases of the older have ended. The newer is empty only if both are.
 type lent struct{ newer, older loans }
 
-// generationLength is for how long leases belong to one generation, in milliseconds. No lease can
-// be given back for longer than that, so when the newer generation is that old, all leases of the
-// older have ended.
-const generationLength = maxLease + leaseGrace
+func graceOf(a Algorithm) int64 {
+	if a == TokenBucket {
+		return bucketGrace
+	}
+	return leaseGrace
+}
 
 // loans are the leases of one generation.
 type loans struct {
@@ -38,9 +42,11 @@ type loans struct {
 func (t *lent) amount() int64 { return t.newer.amount + t.older.amount }
 func (t *lent) until() int64  { return max(t.newer.until, t.older.until) }
 
-// add adds a lease, and returns the beginning of its generation.
-func (t *lent) add(amount, now, until int64) (since int64) {
-	if t.newer.amount > 0 && now-t.newer.since > generationLength {
+// add adds a lease that can be given back until then, and returns the beginning of its generation. Leases belong to one
+// generation for as long as any of them could be given back, so when the newer generation is that old, all leases of the
+// older have ended.
+func (t *lent) add(amount, now, until, grace int64) (since int64) {
+	if t.newer.amount > 0 && now-t.newer.since > maxLease+grace {
 		t.older, t.newer = t.newer, loans{}
 	}
 	if t.newer.amount == 0 {
@@ -125,13 +131,14 @@ func (s *State) chargeAhead(l *Limit, want int64) (amount, until, since int64) {
 	now := s.counting().moment()
 	until = min(now+maxLease, s.counting().steadyUntil())
 	if s.algorithm == TokenBucket {
-		until = min(until, now+s.bucket.notFullFor(s.lent.amount())-leaseGrace)
+		until = min(until, now+s.bucket.notFullFor(s.lent.amount())-bucketGrace)
 	}
 	if amount <= 0 || until < now+minLease {
 		return 0, 0, 0
 	}
 	s.counting().charge(amount)
-	return amount, until, s.lent.add(amount, now, until+leaseGrace)
+	grace := graceOf(s.algorithm)
+	return amount, until, s.lent.add(amount, now, until+grace, grace)
 }
 
 // settleLease ends a lease of an amount that was charged at a moment: it takes back what is unused. It
@@ -164,7 +171,7 @@ func (s *State) refund(cost int64) {
 // notFullFor returns the milliseconds for which the bucket surely does not become full, apart from
 // what is lent.
 func (t *tokenBucket) notFullFor(lent int64) int64 {
-	const most = maxLease + leaseGrace
+	const most = maxLease + bucketGrace
 	// used counts a token that is not whole yet.
 	hi, lo := bits.Mul64(uint64(max(0, t.used()-lent-1)), uint64(t.window))
 	if hi > 0 || lo/uint64(t.limit) > most {
@@ -175,5 +182,5 @@ func (t *tokenBucket) notFullFor(lent int64) int64 {
 
 // refilledBy returns the tokens that are refilled until then, plus two for those that are not whole.
 func (t *tokenBucket) refilledBy(then int64) int64 {
-	return max(0, min(then-t.last, maxLease+leaseGrace))*max(t.limit, t.oldLimit)/t.window + 2
+	return max(0, min(then-t.last, maxLease+bucketGrace))*max(t.limit, t.oldLimit)/t.window + 2
 }

@@ -79,7 +79,7 @@ func (h *lending) brisk(t *rapid.T) {
 // pass lets some of a lease's time pass, or what the request says.
 func (h *lending) pass(t *rapid.T, o op) {
 	after := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, 30), rapid.Int64Range(0, maxLease/2),
-		rapid.Int64Range(0, maxLease+leaseGrace+50), rapid.Just(o.after)).Draw(t, "pass")
+		rapid.Int64Range(0, maxLease+graceOf(h.limit.Algorithm)+50), rapid.Just(o.after)).Draw(t, "pass")
 	h.play(op{after, Check, 1})
 }
 
@@ -182,8 +182,9 @@ func TestALeaseOfAResetCounterGivesNothingBack(t *testing.T) {
 func TestALeaseIsGivenBackToItsGeneration(t *testing.T) {
 	t.Parallel()
 	var l lent
-	older := l.add(1, 0, generationLength)
-	newer := l.add(1, generationLength+1, 2*generationLength)
+	const generation = maxLease + leaseGrace
+	older := l.add(1, 0, generation, leaseGrace)
+	newer := l.add(1, generation+1, 2*generation, leaseGrace)
 	if l.generationOf(older) != &l.older || l.generationOf(newer) != &l.newer || l.generationOf(older+1) != nil {
 		t.Errorf("%+v", l)
 	}
@@ -205,7 +206,7 @@ func TestOpenLeasesDoNotProlongBucketLeases(t *testing.T) {
 		if amount == 0 {
 			t.Fatal("no lease")
 		}
-		if last := until + leaseGrace; last > now+800 {
+		if last := until + bucketGrace; last > now+800 {
 			t.Fatalf("%d lent until %d ms, with its grace; the bucket is full at 800", h.state.lent.amount(), last-now)
 		}
 	}
@@ -249,8 +250,9 @@ func TestLeaseOfDeadWorkerEnds(t *testing.T) {
 		h.ask(Consume, 1000)
 		h.state.chargeAhead(&h.limit, 500)
 		var live borrowed
-		for range 20 {
-			h.now += 400
+		const step = 400
+		for range 2*(maxLease+graceOf(a))/step + 10 {
+			h.now += step
 			h.play(op{0, Check, 1})
 			if live.amount > 0 && !h.state.settleLease(live.amount, live.left, live.at, live.since) {
 				t.Fatalf("%+v is not known, of %+v", live, h.state.lent)
@@ -260,7 +262,7 @@ func TestLeaseOfDeadWorkerEnds(t *testing.T) {
 			stored(t, &h.state)
 		}
 		if lent := h.state.lent.amount(); lent != live.amount {
-			t.Errorf("%d lent after 8 s, want the %d of the last lease", lent, live.amount)
+			t.Errorf("%d lent after two generations, want the %d of the last lease", lent, live.amount)
 		}
 	})
 }
@@ -293,12 +295,13 @@ func TestLongEndedLeaseIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	id := CounterID{"k", "n"}
 	now := time.Now()
-	for at, want := range map[int64]int{600 - 2: 1, 600 - 1: 0} { // latest adds 2 ms
+	const end = leaseGrace + 100
+	for at, want := range map[int64]int{end - 2: 1, end - 1: 0} { // latest adds 2 ms
 		var x leases
 		x.init()
 		clock := clockReading{now: at, sent: now, received: now}
 		x.shard(id).entries[id] = &lease{
-			limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 600 - leaseGrace}, tokens: 5, clock: &clock,
+			limit: Limit{CounterID: id}, grant: grant{amount: 5, until: end - leaseGrace}, tokens: 5, clock: &clock,
 		}
 		rs := x.takeExpired(now, &clock, false)
 		if e := x.shard(id).entries[id]; len(rs) != want || (e.amount > 0) != (want > 0) || (e.tokens > 0) != (want > 0) {
