@@ -95,7 +95,7 @@ func (s *Service) answerJSON(ctx context.Context, m micro.Request, answer answer
 		body, err = json.Marshal(v)
 	}
 	if err != nil {
-		if e := wireError(err, nil); e.Status == 503 {
+		if e := wireError(err, nil); e.Status == 503 && !errors.Is(err, engine.ErrOverloaded) && !errors.Is(err, engine.ErrClosed) {
 			s.noteStoreFailure(m.Subject(), err)
 		}
 		s.publish(s.errorMsg(m.Reply(), err))

@@ -129,3 +129,18 @@ func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
 		}
 	}
 }
+
+// TestOverloadIsNoFailureOfTheStore, as the log would have it.
+func TestOverloadIsNoFailureOfTheStore(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	e := &fakeEngine{submit: allowing, err: fmt.Errorf("waited 1s: %w", engine.ErrOverloaded)}
+	s, nc := serve(t, e, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(log.String(), "the store") {
+		t.Errorf("the log says %s", log.String())
+	}
+}

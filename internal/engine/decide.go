@@ -60,6 +60,7 @@ func (r *Result) fill(l *Limit, s *State, now, cost int64) {
 	r.Used = s.counting().used()
 	r.Remaining = s.remaining(l)
 	r.ResetAt = s.resetAt(now)
+	r.RetryAfter, r.Message = 0, "" // of a decision that was not kept
 	if !r.Allowed {
 		r.RetryAfter, r.Message = s.retryAfter(l, now, cost), l.Message
 	}

@@ -129,8 +129,11 @@ func (w *writer) gather() *batch {
 	return b
 }
 
-// serve answers the request from a lease that began while the request waited.
+// serve answers the request from a lease that began while the request waited. A look at the status wants the store's answer.
 func (w *writer) serve(r *Request) bool {
+	if r.look {
+		return false
+	}
 	now := w.now
 	if r.Received.After(now) { // it arrived while the batch was gathered
 		now = r.Received

@@ -210,3 +210,25 @@ func TestLateRequestOverHealthyStoreIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestADegradedAnswerIsNoOther: nothing of the denial that could not be written is in the answer that allows.
+func TestADegradedAnswerIsNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		l := per(t, "k", 2, "1h")
+		l.Policy, l.Message = "p", "slow down"
+		ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 2})
+		store.fail(func(committed bool) error {
+			if committed {
+				return fmt.Errorf("cut: %w", engine.ErrCommitUnknown)
+			}
+			return nil
+		})
+		d := ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		if r := d.Results[0]; !d.Degraded || !r.Allowed || r.RetryAfter != 0 || r.Message != "" {
+			t.Errorf("%+v", d)
+		}
+	})
+}

@@ -61,3 +61,23 @@ func TestStatusOfLimitsNeedsTheStore(t *testing.T) {
 		t.Errorf("no limits: %+v, %v", got, err)
 	}
 }
+
+// TestStatusOfLimitsIsNotServedFromALease: it does not know what other workers have charged since.
+func TestStatusOfLimitsIsNotServedFromALease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		a, b := start(t, engine.Config{Store: store}), start(t, engine.Config{Store: store})
+		l := leased(t, "k", 1_000_000)
+		warm(t, a, l)
+		ask(t, b, engine.Request{Limits: []engine.Limit{l}, Cost: 500_000})
+		if got, err := a.StatusOf(t.Context(), []engine.Limit{l}); err != nil || got[0].Used < 500_000 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		store.fail(func(bool) error { return errors.New("down") })
+		if got, err := a.StatusOf(t.Context(), []engine.Limit{l}); got != nil || !errors.Is(err, engine.ErrUnavailable) {
+			t.Errorf("without the store: %+v, %v", got, err)
+		}
+		store.fail(nil)
+	})
+}

@@ -35,6 +35,10 @@ DELETE FROM counters WHERE ctid = ANY (ARRAY(
 	CROSS JOIN LATERAL (SELECT ctid FROM counters WHERE key = k.key AND name = k.name LIMIT 1) l))`
 )
 
+// nextMillisecondSQL waits until the clock shows another millisecond. A counter knows by that of its beginning what belongs
+// to it, so one that is made after a reset must not begin in the same one as the removed one.
+const nextMillisecondSQL = `SELECT pg_sleep(0.001)`
+
 // Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
 // what earlier ones have removed stays removed, and n says how many.
 func (s *Store) Reset(ctx context.Context, sel engine.Selection, dryRun bool) (n int64, err error) {
@@ -91,6 +95,9 @@ func (s *Store) resetSome(ctx context.Context, sp span) (n int64, last engine.Co
 		n, last = int64(len(ids)), ids[len(ids)-1]
 		for _, id := range ids {
 			s.others.Add(id) // before the commit, because its answer may be lost
+		}
+		if err := t.conn.ExecParams(ctx, nextMillisecondSQL, nil, nil, nil, nil).Read().Err; err != nil {
+			return nil, err
 		}
 		return &draft{removed: ids}, nil
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
@@ -91,12 +92,24 @@ func (s *Store) resetSome(ctx context.Context, sp span) (ids []engine.CounterID,
 		for _, id := range ids {
 			s.others.Add(id) // before the commit, because its result may be unknown
 		}
+		s.awaitNextMillisecond()
 		return s.journalRemoved(ids)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return ids, nil
+}
+
+// awaitNextMillisecond returns when the clock shows another millisecond. A counter knows by that of its beginning what
+// belongs to it, so one that is made after a reset must not begin in the same one as the removed one. A clock that is set
+// back meanwhile is not waited for.
+func (s *Store) awaitNextMillisecond() {
+	const step = 100 * time.Microsecond
+	read := s.now().UnixMilli()
+	for waited := time.Duration(0); s.now().UnixMilli() == read && waited < 10*time.Millisecond; waited += step {
+		time.Sleep(step)
+	}
 }
 
 // firstIDs returns the first ids of a span, in the running transaction.

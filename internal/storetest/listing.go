@@ -200,3 +200,27 @@ func resetAll(t *testing.T, s Store) {
 	equal(t, "left", reset(t, s, engine.Selection{}, 2500), []string{})
 	equal(t, "left", reset(t, s, engine.Selection{}, 0), []string{})
 }
+
+// resetTakesTime: a counter tells what belongs to it from what belonged to one that was reset by the millisecond in which it
+// began.
+func resetTakesTime(t *testing.T, s Store) {
+	begin := func() (at int64) {
+		t.Helper()
+		if err := s.Update(within(t), batch(id("a", "n")), func(snap engine.Snapshot) engine.Changes {
+			at = snap.Now
+			return write("1")(snap)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	for range 50 {
+		before := begin()
+		if n, err := s.Reset(within(t), engine.Selection{Key: "a"}, false); err != nil || n != 1 {
+			t.Fatalf("reset %d, %v", n, err)
+		}
+		if after := begin(); after <= before {
+			t.Fatalf("a counter began at %d, and the one that was reset at %d", after, before)
+		}
+	}
+}

@@ -110,6 +110,7 @@ var counterTests = []test{
 	{"reset a prefix", resetPrefix},
 	{"reset all, in several transactions", resetAll},
 	{"resets are reported to the next decision", resetIsReported},
+	{"a counter after a reset begins in a later millisecond", resetTakesTime},
 	{"only expired rows are removed", onlyExpired},
 	{"at most max rows are removed, the oldest first", expireMax},
 	{"expiry loses no charge", chargedAndExpired},
