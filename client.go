@@ -106,7 +106,9 @@ func (c *Client) Check(ctx context.Context, r Request) (*Reply, error) {
 	return c.decide(ctx, SubjectCheck, r)
 }
 
-// Record charges work that already happened, even past the limit. Allowed says whether the cost still fitted.
+// Record charges work that already happened, even past the limit. Allowed says whether the cost still fitted. Of a policy
+// in shadow it charges nothing if one of its limits has nothing left: enforced, the policy would have denied the Check
+// before the work.
 func (c *Client) Record(ctx context.Context, r Request) (*Reply, error) {
 	return c.decide(ctx, SubjectRecord, r)
 }

@@ -307,7 +307,7 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		if charged && c.state.warn(c.limit, b.now, result.Remaining) {
 			b.events = append(b.events, b.event(EventWarning, c.limit, result, newID))
 		}
-		if !result.Allowed {
+		if !result.Allowed && !(r.Verb == Record && result.Spared) { // its check counted the denial
 			b.countDenial(c, result, r.Cost, newID)
 		}
 	}
@@ -336,7 +336,7 @@ func (b *batch) bindStates(r *Request) bool {
 		if other && !c.charged {
 			c.rewind()
 		}
-		if other && (r.Verb <= Check || r.Verb == Refund) {
+		if other && r.Verb <= Refund {
 			b.saved = append(b.saved, c.save(i))
 		}
 		if !r.Verb.internal() && r.Verb != Settle || c.limit == nil {

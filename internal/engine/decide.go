@@ -12,6 +12,9 @@ func (r *Request) decide(states []*State, now int64) Decision {
 		d.judge(i, l, verb == Refund || cost <= s.remaining(l))
 	}
 	d.Shadow = d.Shadow && d.Allowed
+	for i := range states {
+		d.Results[i].Spared = verb != Refund && r.spares(states, i)
+	}
 	for i, s := range states {
 		switch {
 		case verb == Refund:
@@ -33,27 +36,33 @@ func (d *Decision) judge(i int, l *Limit, fits bool) {
 	d.Shadow = d.Shadow || !fits && l.Shadow
 }
 
-// charges reports whether the decision charges the i-th limit. Limits in shadow of one policy are
-// charged together or not at all, as they would be if the policy were enforced.
-func (r *Request) charges(d *Decision, i int) bool {
-	l := &r.Limits[i]
-	switch {
-	case r.Verb == Record:
-		return true
-	case r.Verb != Consume || !d.Allowed:
+// spares reports whether the i-th limit is spared the charge because its policy is in shadow and, enforced, would
+// have refused the request. A record is for work that has begun, so there a policy would have refused it with nothing
+// left. If it charged all the same, the limit would get into a debt, and denials, that enforcement never sees.
+//
+// Limits of one policy are spared together. Nothing may have been charged yet.
+func (r *Request) spares(states []*State, i int) bool {
+	if !r.Limits[i].Shadow {
 		return false
-	case !l.Shadow || !d.Shadow:
-		return true
 	}
-	for j := range r.Limits {
-		if m := &r.Limits[j]; m.Policy == l.Policy && !d.Results[j].Allowed {
-			return false
+	least := r.Cost
+	if r.Verb == Record {
+		least = 1
+	}
+	for j, s := range states {
+		if l := &r.Limits[j]; l.Policy == r.Limits[i].Policy && s.remaining(l) < least {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
-// fill sets all of the result from the state after the decision, apart from Allowed, which must be set.
+// charges reports whether the decision charges the i-th limit.
+func (r *Request) charges(d *Decision, i int) bool {
+	return (r.Verb == Record || r.Verb == Consume && d.Allowed) && !d.Results[i].Spared
+}
+
+// fill sets all of the result from the state after the decision, apart from Allowed and Spared, which must be set.
 func (r *Result) fill(l *Limit, s *State, now, cost int64) {
 	r.Key, r.Name, r.Policy, r.Window = l.Key, l.Label(), l.Policy, l.Window.text
 	r.Algorithm, r.FirstUse, r.Limit, r.Burst, r.Shadow = l.Algorithm, l.FirstUse, l.Limit, l.Burst, l.Shadow

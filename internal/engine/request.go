@@ -16,7 +16,8 @@ const (
 	Consume Verb = iota
 	// Check decides and charges nothing.
 	Check
-	// Record charges even past the limit.
+	// Record charges even past the limit. Of a policy in shadow it charges nothing if one of its limits
+	// has nothing left: enforced, it would not have let the work begin.
 	Record
 	// Refund gives cost back.
 	Refund
@@ -175,6 +176,9 @@ type Result struct {
 	RetryAfter int64 `json:"retryAfter,omitempty"`
 	// Shadow says that the limit is not enforced.
 	Shadow bool `json:"shadow,omitempty"`
+	// Spared says that the limit is not charged even if others are: its policy is in shadow and,
+	// enforced, would have refused the request.
+	Spared bool `json:"spared,omitempty"`
 	// Message is the policy's text for the denial. It is part of the result because a repeat gets
 	// the same one.
 	Message string `json:"message,omitempty"`

@@ -3,8 +3,10 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -37,6 +39,45 @@ func TestShadowDenialIsReportedNotCharged(t *testing.T) {
 		}
 		if events := store.events(t); len(events) != 2 || events[1].Type != engine.EventExceeded || events[1].Policy != "trial" {
 			t.Errorf("events %+v; want a warning and a denial of the policy in shadow", events)
+		}
+	})
+}
+
+// TestWorkThatShadowWouldRefuseLeavesNoTrace: after a check that a policy in shadow would have denied, the record of the
+// work charges nothing of that policy, counts no second denial, and answers a repeat the same. A record that is larger than
+// its check takes all that is left and more.
+func TestWorkThatShadowWouldRefuseLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		trial, loose := shadowed(per(t, "k", 3, "1h"), "trial"), shadowed(per(t, "loose", 100, "1h"), "trial")
+		other, live := shadowed(per(t, "other", 50, "1h"), "other"), per(t, "live", 100, "1h")
+		limits := []engine.Limit{trial, loose, other, live}
+		for i, would := range []bool{true, false, false} {
+			if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: limits}); !d.Allowed || d.Shadow == would {
+				t.Errorf("check %d: %+v", i, d)
+			}
+			r := engine.Request{Verb: engine.Record, Cost: 5, ID: fmt.Sprint(i), Limits: limits}
+			first := ask(t, e, r)
+			if again := ask(t, e, r); !first.Allowed || !first.Shadow || !slices.Equal(again.Results, first.Results) {
+				t.Errorf("record %d: %+v\nagain: %+v", i, first, again)
+			}
+		}
+		for key, want := range map[string]int64{"k": 5, "loose": 5, "other": 15, "live": 15} {
+			if used := usedNow(t, e, key); used != want {
+				t.Errorf("%s: %d used; want %d", key, used, want)
+			}
+		}
+		time.Sleep(11 * time.Second) // the next event is raised meanwhile
+		var denied int64
+		for _, event := range store.events(t) {
+			if event.Type == engine.EventExceeded {
+				denied += event.Denied
+			}
+		}
+		if denied != 3 { // the record that passed the limit, and two checks
+			t.Errorf("%d denials in events; want 3", denied)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package usage
 
 import (
 	"hash/maphash"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -76,7 +75,8 @@ func newTally() *tally {
 
 // add counts a decision. A limit that denied the request, also one in shadow, counts a denial; a
 // limit that fitted beside it counts nothing. A check charges nothing, so only its denials count; a
-// record is charged even if it is denied. Limits with one key and policy, such as those of a minute
+// record is charged even if it is denied, and counts nothing on what it spares, because the check
+// before it counted the denial. Limits with one key and policy, such as those of a minute
 // and a day, count once.
 func (t *tally) add(r *engine.Request, d *engine.Decision) {
 	for i := range d.Results {
@@ -87,9 +87,11 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 		denied := anyDenied(d, i)
 		var c Count
 		switch {
+		case r.Verb == engine.Record && res.Spared:
+			continue
 		case r.Verb == engine.Record && denied:
 			c.Denied, c.Cost = 1, r.Cost
-		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !(d.Shadow && deniedInShadow(d, i)):
+		case r.Verb == engine.Record || r.Verb == engine.Consume && d.Allowed && !res.Spared:
 			c.Allowed, c.Cost = 1, r.Cost
 		case denied:
 			c.Denied = 1
@@ -103,12 +105,6 @@ func (t *tally) add(r *engine.Request, d *engine.Decision) {
 		}
 		t.addCount(&c, ref)
 	}
-}
-
-// deniedInShadow reports whether the i-th limit of an allowed request belongs to a policy in shadow
-// that denied it. Then the limit was not charged.
-func deniedInShadow(d *engine.Decision, i int) bool {
-	return slices.ContainsFunc(d.Results, func(r engine.Result) bool { return r.Policy == d.Results[i].Policy && !r.Allowed })
 }
 
 // countedBefore reports whether a limit before the i-th has its key and policy.

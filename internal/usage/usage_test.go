@@ -97,10 +97,9 @@ func record(t testing.TB, cfg Config) *Recorder {
 func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engine.Decision) {
 	r, d := &engine.Request{Verb: v, Cost: cost}, &engine.Decision{Allowed: true}
 	for _, key := range keys {
-		fits := key[len(key)-1] != '!'
-		if !fits {
-			key = key[:len(key)-1]
-		}
+		key, spared := strings.CutSuffix(key, "!!")
+		key, denied := strings.CutSuffix(key, "!")
+		fits := !denied && !spared
 		key, tildes, shadow := strings.Cut(key, "~")
 		policy := "p"
 		if shadow {
@@ -109,7 +108,13 @@ func decided(v engine.Verb, cost int64, keys ...string) (*engine.Request, *engin
 		d.Allowed = d.Allowed && (fits || shadow)
 		d.Shadow = d.Shadow || shadow && !fits
 		r.Limits = append(r.Limits, engine.Limit{CounterID: engine.CounterID{Key: key}, User: "u"})
-		d.Results = append(d.Results, engine.Result{Key: key, Policy: policy, Shadow: shadow, Allowed: fits})
+		d.Results = append(d.Results, engine.Result{Key: key, Policy: policy, Shadow: shadow, Allowed: fits, Spared: spared})
+	}
+	for i := range d.Results {
+		res := &d.Results[i]
+		res.Spared = res.Spared || res.Shadow && v == engine.Consume && slices.ContainsFunc(d.Results, func(other engine.Result) bool {
+			return other.Policy == res.Policy && !other.Allowed
+		})
 	}
 	d.Shadow = d.Shadow && d.Allowed
 	return r, d
@@ -152,6 +157,7 @@ func TestTally(t *testing.T) {
 		"what fits in shadow is charged":  {engine.Consume, []string{"a~"}, []Count{inShadow(counted1("a", 7, 1, 0, 3))}},
 		"a check denied in shadow":        {engine.Check, []string{"a", "b~!"}, []Count{inShadow(counted1("b", 7, 0, 1, 0))}},
 		"a record past a limit in shadow": {engine.Record, []string{"a~!"}, []Count{inShadow(counted1("a", 7, 0, 1, 3))}},
+		"a record that shadow spares":     {engine.Record, []string{"a", "b~!!"}, []Count{counted1("a", 7, 1, 0, 3)}},
 		"a denial beside one in shadow": {engine.Consume, []string{"a!", "b~!", "c~"},
 			[]Count{counted1("a", 7, 0, 1, 0), inShadow(counted1("b", 7, 0, 1, 0))}},
 		"a request to which no limit apply": {engine.Consume, nil, nil},
