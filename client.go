@@ -129,7 +129,8 @@ func (c *Client) Refund(ctx context.Context, r Request) (*Reply, error) {
 // Settling again with the same cost returns the same answer. It fails with an [*Error] with the code
 //
 //   - [CodeIDConflict], if the ID was already settled with another cost,
-//   - [CodeUnknownID], if the ID is not known, because it is older than 10 minutes or was charged without the store,
+//   - [CodeUnknownID], if the ID is not known: no request had it, or the request is not decided yet (settle again a
+//     little later), was charged without the store, or is older than 10 minutes,
 //   - [CodeNothingToSettle], if the ID is not that of an allowed request, such as one that was denied.
 func (c *Client) Settle(ctx context.Context, id string, cost int64) (*Reply, error) {
 	return c.decide(ctx, SubjectSettle, SettleRequest{ID: id, Cost: cost})

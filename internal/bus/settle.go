@@ -26,7 +26,8 @@ func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 			Message: fmt.Sprintf("id %s was already settled with another cost; the first cost stands", quoteText([]byte(req.ID)))}
 	case errors.Is(err, engine.ErrUnknownID):
 		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: fmt.Sprintf("no consume or verify with id %s "+
-			"was found: it was charged without the store, or it is older than 10 minutes", quoteText([]byte(req.ID)))}
+			"was found: none had it, or it is not decided yet (settle again a little later), was charged without the store, "+
+			"or is older than 10 minutes", quoteText([]byte(req.ID)))}
 	case errors.Is(err, engine.ErrNothingToSettle):
 		return nil, &limits.Error{Status: 409, Code: limits.CodeNothingToSettle, Field: "id",
 			Message: fmt.Sprintf("id %s does not belong to an allowed consume or verify; there is nothing to settle", quoteText([]byte(req.ID)))}

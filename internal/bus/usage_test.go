@@ -102,8 +102,11 @@ func TestSettleReply(t *testing.T) {
 	if m.Header.Get(micro.ErrorCodeHeader) != "404" {
 		t.Errorf("unknown id: %v", m.Header)
 	}
-	if strings.Contains(string(m.Data), "no limit applied") { // such a request is found, and settles as allowed
-		t.Errorf("unknown id: %s", m.Data)
+	for cause, named := range map[string]bool{"no consume or verify": true, "not decided yet": true, "settle again a little later": true,
+		"without the store": true, "10 minutes": true, "no limit applied": false} { // without limits it is found, and settles as allowed
+		if strings.Contains(string(m.Data), cause) != named {
+			t.Errorf("unknown id, %q: want %t in %s", cause, named, m.Data)
+		}
 	}
 }
 
