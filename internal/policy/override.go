@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/glob"
@@ -126,7 +128,7 @@ func (t *template) admits(subject string) (ok bool, instead string) {
 	case len(t.parts) == 0:
 		return glob.Match(subject, t.text), ""
 	case glob.Is(subject):
-		return t.admitsGlob(subject), ""
+		return t.admitsGlob(subject)
 	case slices.ContainsFunc(t.parts, func(p part) bool { return p.escape != "" && strings.Contains(hexDigits, p.escape) }):
 		// An escape sequence may contain the separator, so [template.rerender] could not find where a value ends.
 		return glob.Match(strings.Join(t.literals, "*"), subject), ""
@@ -136,18 +138,80 @@ func (t *template) admits(subject string) (ok bool, instead string) {
 }
 
 // admitsGlob reports whether a key may match a glob. It looks only at the text before the first star and after the
-// last, so it may say yes when no key matches.
-func (t *template) admitsGlob(pattern string) bool {
+// last, and there only at the first value and the last, so it may say yes when no key matches. If a glob in lower case
+// would do, instead is that.
+func (t *template) admitsGlob(pattern string) (ok bool, instead string) {
 	first, last := pattern[:strings.Index(pattern, "*")], pattern[strings.LastIndex(pattern, "*")+1:]
 	n := len(t.parts)
 	begin, inFirst := strings.CutPrefix(first, t.literals[0])
 	end, inLast := strings.CutSuffix(last, t.literals[n])
-	switch {
-	case inFirst && t.parts[0].hash && !isHex(begin[:min(len(begin), 2*hashBytes)]),
-		inLast && t.parts[n-1].hash && !isHex(end[max(0, len(end)-2*hashBytes):]):
-		return false
+	if !inFirst && !strings.HasPrefix(t.literals[0], first) || !inLast && !strings.HasSuffix(t.literals[n], last) {
+		return false, ""
 	}
-	return (inFirst || strings.HasPrefix(t.literals[0], first)) && (inLast || strings.HasSuffix(t.literals[n], last))
+	ok, instead = true, pattern
+	lowerHelps := !t.needsHash() // else the rest may have in clear what is to be hashed
+	look := func(p *part, from, to int) {
+		if v := pattern[from:to]; !p.mayContain(v) {
+			lower := strings.ToLower(v)
+			ok, lowerHelps = false, lowerHelps && p.mayContain(lower)
+			instead = instead[:from] + lower + instead[to:]
+		}
+	}
+	if inLast { // before the first, because lower case may have another length
+		to := len(pattern) - len(t.literals[n])
+		look(&t.parts[n-1], to-t.endOfValue(end), to)
+	}
+	if inFirst {
+		from := len(t.literals[0])
+		look(&t.parts[0], from, from+t.beginOfValue(begin))
+	}
+	if ok || !lowerHelps {
+		return ok, ""
+	}
+	return false, instead
+}
+
+// beginOfValue returns how much of a text, which is what follows the first literal, is surely of the first value.
+func (t *template) beginOfValue(text string) int {
+	switch p := &t.parts[0]; {
+	case p.escape != "":
+		value, _, _ := strings.Cut(text, p.escape)
+		return len(value)
+	case p.hash:
+		return min(len(text), 2*hashBytes)
+	}
+	return max(0, len(text)-len(t.literals[1]))
+}
+
+// endOfValue returns how much of a text, which is what precedes the last literal, is surely of the last value: what
+// follows the last place where the literal before the value may end.
+func (t *template) endOfValue(text string) int {
+	n := len(t.parts)
+	before, at := t.literals[n-1], max(0, len(text)-1)
+	if n == 1 { // nothing is before that literal
+		at = min(at, len(before))
+	}
+	for at > 0 && !strings.HasSuffix(text[:at], before) && !strings.HasSuffix(before, text[:at]) {
+		at--
+	}
+	return len(text) - at
+}
+
+// mayContain reports whether a value of the part, as it is in keys, may have a text in it. The text does not begin
+// within an escape sequence.
+func (p *part) mayContain(text string) bool {
+	const hash, ip = "0123456789abcdef", "0123456789abcdef.:/"
+	for text != "" {
+		r, size := utf8.DecodeRuneInString(text)
+		switch {
+		case p.escape != "" && r == '%':
+			size = min(3, len(text))
+		case p.hash && !strings.ContainsRune(hash, r), !p.hash && p.ip && !strings.ContainsRune(ip, r), !p.hash && p.lower && unicode.ToLower(r) != r:
+			return false
+		}
+		text = text[size:]
+	}
+	return true
 }
 
 // rerender takes the values out of a key and renders a key of them again, which is the same if it is a key of the template.

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/overrides"
+	"pgregory.net/rapid"
 )
 
 // given are overrides by policy, limit and subject.
@@ -221,6 +223,17 @@ func TestCheckOverrideKnowsFilters(t *testing.T) {
 		{"s:{h|hash}", "s:ann*", "want a key"},
 		{"s:{h|hash}:{user}", "s:ann*", "want a key"},
 		{"s:{h|hash}:{user}", "s:" + hash + ":ann*", ""},
+		{"s:{email|lower}", "s:*@b.example", ""},
+		{"s:{email|lower}", "s:*@B.example", `turn it into "s:*@b.example"`},
+		{"S:{email|lower}:X", "S:Ann*@B.example:X", `turn it into "S:ann*@b.example:X"`},
+		{"s:{email|lower}:{user}", "s:Ann:Bob*", `turn it into "s:ann:Bob*"`},
+		{"s:{email|lower}:{h|hash}", "s:Ann:bob@b.example*", "want a key"}, // and not the text in clear
+		{"s:{ip}", "s:2001:db8:*", ""},
+		{"s:{ip}", "s:*::/64", ""},
+		{"s:{ip}", "s:2001:DB8:*", `turn it into "s:2001:db8:*"`},
+		{"{ip}:{user}", "2001%3Adb8%3A*", ""},
+		{"s:{ip}", "s:ann*", "want a key"},
+		{"s:{ip}", "*ann", "want a key"},
 	} {
 		s := parse(t, `policies: [{name: p, limits: [{name: n, key: "`+c.key+`", limit: 1, window: 1h}]}]`)
 		err := s.CheckOverride(&override{ID: overrides.ID{Policy: "p", Name: "n", Subject: c.subject}, Limit: 6})
@@ -253,6 +266,60 @@ func TestEveryRenderedKeyIsValidSubject(t *testing.T) {
 		}
 	}
 }
+
+// TestGlobOverRenderedKeyIsValidSubject: a key that a template renders, with any two parts of it replaced by a star, is
+// accepted as a subject, because it matches that key.
+func TestGlobOverRenderedKeyIsValidSubject(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		separator := rapid.SampledFrom([]string{"a", "A", "f", "F", "0", ":", ".", "/", "-", "é", "É"})
+		literal := rapid.StringOfN(rapid.SampledFrom([]rune("aAfF09:./-@éÉ%|")), 0, 3, -1)
+		text, attributes := literal.Draw(t, "literal"), map[string]string{}
+		for i := range rapid.IntRange(1, 3).Draw(t, "attributes") {
+			if i > 0 {
+				text += separator.Draw(t, "separator") + literal.Draw(t, "literal")
+			}
+			name := string(rune('u' + i))
+			filter := rapid.SampledFrom([]string{"", "|lower", "|ip", "|ip|lower", "|hash", "|lower|hash"}).Draw(t, "filter")
+			text += "{" + name + filter + "}"
+			value := rapid.StringOfN(rapid.SampledFrom([]rune("aAfFzZ09:./-@éÉİǅß%*")), 1, 8, -1)
+			if strings.Contains(filter, "ip") {
+				value = genAddress
+			}
+			attributes[name] = value.Draw(t, "value")
+		}
+		text += literal.Draw(t, "literal")
+		k, err := parseTemplate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := k.render(attributes, []byte("secret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		runes := []rune(key)
+		glob := ""
+		for range rapid.IntRange(1, 2).Draw(t, "stars") {
+			from := rapid.IntRange(0, len(runes)).Draw(t, "from")
+			glob += string(runes[:from]) + "*"
+			runes = runes[rapid.IntRange(from, len(runes)).Draw(t, "to"):]
+		}
+		glob += string(runes)
+		if ok, instead := k.admits(glob); !ok {
+			t.Fatalf("%s gives %s, and refuses %s for %q", text, key, glob, instead)
+		}
+	})
+}
+
+// genAddress draws IP addresses as clients spell them.
+var genAddress = rapid.Custom(func(t *rapid.T) string {
+	bytes := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 0, 1, 0x1a, 0xff}), 16, 16).Draw(t, "bytes")
+	if rapid.Bool().Draw(t, "IPv4") {
+		bytes = bytes[:4]
+	}
+	a, _ := netip.AddrFromSlice(bytes)
+	return strings.ToUpper(a.String())
+})
 
 // TestExplainOverrides: an override that was not used must not be shown as if it had changed the limit.
 func TestExplainOverrides(t *testing.T) {
