@@ -45,7 +45,7 @@ func fixedAnswer(r *Request, now int64) Decision {
 		l, res := &r.Limits[i], &d.Results[i]
 		var s State
 		s.advance(l, now)
-		res.Allowed = true
+		res.Allowed, res.Spared = true, false
 		res.fill(l, &s, now, r.Cost)
 		if r.OnError != OnErrorAllow && !l.Shadow {
 			d.Allowed = false
