@@ -1,6 +1,10 @@
 package engine
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -185,9 +189,11 @@ func (e *Engine) reportLoop() {
 }
 
 // reportAll reports the denials that only this worker counted, before it stops. They may be of
-// maxUnreported counters, and the stop must not take long, so a batch has many.
-func (e *Engine) reportAll() {
+// maxUnreported counters, and the stop must not take long, so a batch has many. The error says how
+// many are lost.
+func (e *Engine) reportAll() error {
 	const atOnce = 8 // requests, each of up to 64 counters
+	var failed error
 	for some := range slices.Chunk(e.denials.all(), atOnce) {
 		b := e.newBatch()
 		b.closing, b.began = true, time.Now()
@@ -195,5 +201,37 @@ func (e *Engine) reportAll() {
 			b.add(r)
 		}
 		e.commit(b)
+		for _, r := range some {
+			failed = cmp.Or(failed, r.err)
+		}
 	}
+	if isCircuitOpen(failed) || errors.Is(failed, context.DeadlineExceeded) {
+		failed = e.cause() // it says more
+	}
+	if failed == nil {
+		return nil
+	}
+	return e.denials.lost(failed)
+}
+
+// lost returns the error for denials that no event has reported, because of why; nil if there are
+// none.
+func (d *denialCounts) lost(why error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	denials, counters := int64(0), 0
+	for _, u := range d.pending {
+		n := u.taken + max(0, u.count.Load())
+		if u.next != nil {
+			n += max(0, u.next.count.Load())
+		}
+		if n > 0 {
+			denials += n
+			counters++
+		}
+	}
+	if denials == 0 {
+		return nil
+	}
+	return fmt.Errorf("report denials: %d denials of %d counters are lost: %w", denials, counters, why)
 }

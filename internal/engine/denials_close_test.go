@@ -1,7 +1,10 @@
 package engine_test
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,6 +197,78 @@ func TestDenialsLeftByWorkerAreKeptForAnHour(t *testing.T) {
 		ask(t, start(t, engine.Config{Store: store}), denied)
 		if got := toldOf(t, store); got != left+1 {
 			t.Errorf("told of %d denials, want the %d that were kept, and the one now", got, left)
+		}
+	})
+}
+
+// TestCloseTellsOfLostDenials: what a store that fails does not take is in no event, and nobody else knows of it.
+func TestCloseTellsOfLostDenials(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("connection refused")
+	for name, c := range map[string]struct {
+		asked int // of two counters: 1 is allowed, 1 told, the others are remembered
+		fault func(committed bool) error
+		want  string
+	}{
+		"a store that fails":               {5, func(bool) error { return refused }, "report denials: 6 denials of 2 counters are lost: connection refused"},
+		"a store that hangs":               {5, func(bool) error { time.Sleep(time.Minute); return refused }, "report denials: 6 denials of 2 counters are lost: context deadline exceeded"},
+		"a store that works":               {5, nil, ""},
+		"a store that fails, all was told": {2, func(bool) error { return refused }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := openTap(t)
+				e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range c.asked {
+					ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "a", 1, "1h")}})
+					ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "b", 1, "1h")}})
+				}
+				store.fail(c.fault)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				began := time.Now()
+				err = e.Close(ctx)
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("it took %s, and had 10 s", took)
+				}
+				if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v; want %q", err, c.want)
+				}
+				time.Sleep(10 * time.Minute) // until the transaction that hung has ended
+			})
+		})
+	}
+}
+
+// TestCloseTellsOfDenialsOfUnreadableCounter: the others are reported.
+func TestCloseTellsOfDenialsOfUnreadableCounter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "a", 1, "1h")}})
+			ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "b", 1, "1h")}})
+		}
+		err = store.Update(t.Context(), engine.Batch{Counters: []engine.CounterID{per(t, "a", 1, "1h").CounterID}}, func(engine.Snapshot) engine.Changes {
+			return engine.Changes{Counters: []engine.CounterChange{{State: []byte("damaged"), Spec: []byte("{}"), ExpiresAt: 1 << 45}}}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = e.Close(t.Context())
+		if want := "3 denials of 1 counters are lost"; !errors.Is(err, engine.ErrCorrupt) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q, and that the counter is damaged", err, want)
+		}
+		if got := toldOf(t, store); got != 5 {
+			t.Errorf("told of %d denials, want 2 first ones and 3 of the other counter", got)
 		}
 	})
 }

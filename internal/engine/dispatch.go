@@ -32,7 +32,7 @@ func (e *Engine) writeLoop() {
 	}
 	e.awaitProbe()
 	e.returnLeases()
-	e.reportAll()
+	e.unreported = e.reportAll()
 }
 
 // next returns the next batch as soon as there is one, or nil when the engine is closed and the queue

@@ -88,6 +88,8 @@ type Engine struct {
 	closed  bool
 	quit    chan struct{}
 	done    sync.WaitGroup
+	// unreported is the error of the denials that could not be reported at the end.
+	unreported error
 
 	// The health of the store, see failure.go.
 
@@ -308,7 +310,8 @@ func (e *Engine) Forget(f Forget) {
 	}
 }
 
-// Close answers everything that was submitted and stops. Submit fails from then on.
+// Close answers everything that was submitted and stops. Submit fails from then on. The error says
+// how many denials are in no event, if the store did not take them.
 func (e *Engine) Close(ctx context.Context) error {
 	e.closing.Lock()
 	first := !e.closed
@@ -324,9 +327,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-stopped:
-		return nil
+		return e.unreported
 	case <-ctx.Done():
-		return fmt.Errorf("close the engine with %d requests waiting: %w", e.Queued(), ctx.Err())
+		return errors.Join(fmt.Errorf("close the engine with %d requests waiting: %w", e.Queued(), ctx.Err()), e.denials.lost(ctx.Err()))
 	}
 }
 

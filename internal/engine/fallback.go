@@ -13,9 +13,10 @@ const degradedRetry = 1000
 // answerWithoutStore answers a request that the store did not decide, as its OnError says. Some
 // errors remain, because any decision would be wrong: an id was used twice or is unknown; a refund
 // or a settle was not written, nor a record, unless the local limiter takes it. ErrOverloaded
-// remains too: a flood must not open the limits of others.
+// remains too: a flood must not open the limits of others. The engine's own requests have no answer,
+// and keep the error for reportAll.
 func (e *Engine) answerWithoutStore(r *Request) {
-	if errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
+	if r.Verb.internal() || errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return
 	}
 	if r.Refusal != nil {

@@ -52,6 +52,13 @@ func TestUnreadableCounterDoesNotBlockReports(t *testing.T) {
 		if seen.n.Load() == 0 {
 			t.Error("the counter that cannot be read is not reported")
 		}
+		store.key.Store(nil)
+		if err := e.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := toldOf(t, store.tap); got != 1 {
+			t.Errorf("told of %d denials, want the last one: its counter can be read again", got)
+		}
 	})
 }
 
