@@ -74,7 +74,7 @@ func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 
 // logMadeHashKey logs that a key was made. If there is a store already, the earlier key may have been lost.
 func logMadeHashKey(dir, path string, log *slog.Logger) {
-	if _, err := os.Stat(filepath.Join(dir, "limits.db")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, databaseName)); err != nil {
 		log.Info("hash key created; back it up", "file", path)
 		return
 	}

@@ -68,3 +68,69 @@ func holdTaken(t *testing.T, o Options, set func(o *Options)) {
 		t.Errorf("it made a hash key for a folder that is not its own: %v", err)
 	}
 }
+
+// TestDatabaseFileIsLockedByOneLimiter, wherever it is: symbolic links of several data folders may lead to one file, which the
+// first start makes.
+func TestDatabaseFileIsLockedByOneLimiter(t *testing.T) {
+	t.Parallel()
+	for name, target := range map[string]string{"a file of its own": "shared.db", "the file of a data folder": "limits.db"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second := options(t), options(t)
+			real := filepath.Join(t.TempDir(), target)
+			link(t, first, real)
+			link(t, second, filepath.Join(first.DataDir, "limits.db")) // a link to a link
+			inside, other := options(t), options(t)
+			inside.DataDir = filepath.Dir(real)
+			link(t, other, filepath.Join(filepath.Dir(real), "another.db"))
+			s := startOne(t, first, Run)
+			turnedAway := []Options{second}
+			if target == "limits.db" {
+				turnedAway = append(turnedAway, inside)
+			}
+			for _, o := range turnedAway {
+				ctx, cancel := context.WithTimeout(t.Context(), patience) // should it start after all
+				err := Run(ctx, o, slog.New(slog.DiscardHandler))
+				cancel()
+				for _, want := range []string{filepath.Dir(real), "is using it", "pid " + strconv.Itoa(os.Getpid()), "another data folder"} {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("the error of %s does not name %q: %v", o.DataDir, want, err)
+					}
+				}
+			}
+			running(t, Run, other)
+			if err := s.stopOne(t); err != nil {
+				t.Error(err)
+			}
+			running(t, Run, second)
+		})
+	}
+}
+
+// link makes the database file of a limiter a symbolic link.
+func link(t *testing.T, o Options, to string) {
+	t.Helper()
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(to, filepath.Join(o.DataDir, "limits.db")); err != nil {
+		t.Skip(err) // as on Windows without the right to
+	}
+}
+
+// TestLinkInsideTheDataFolderIsNoSecondLimiter: the database file may be a link to another name in the same folder, and the
+// folder may be a link.
+func TestLinkInsideTheDataFolderIsNoSecondLimiter(t *testing.T) {
+	t.Parallel()
+	real := options(t)
+	link(t, real, "kept.db")
+	o := options(t)
+	if err := os.Symlink(real.DataDir, o.DataDir); err != nil {
+		t.Skip(err)
+	}
+	for range 2 {
+		if err := startOne(t, o, Run).stopOne(t); err != nil {
+			t.Error(err)
+		}
+	}
+}

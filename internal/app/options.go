@@ -3,7 +3,7 @@
 //
 // Besides the files of the SQLite store and of the embedded NATS server, the data folder holds the files of
 // this package: limits.lock and .limits.lock, and with SQLite and a policy file hash.fingerprint and, if no hash key is set, the
-// generated hash.key.
+// generated hash.key. If limits.db is a symbolic link, lock files are beside its target, too.
 package app
 
 import (

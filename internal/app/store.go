@@ -34,9 +34,14 @@ type store interface {
 	Close()
 }
 
+// databaseName is the SQLite file in the data folder.
+const databaseName = "limits.db"
+
+func (l *limiter) databasePath() string { return filepath.Join(l.DataDir, databaseName) }
+
 func (l *limiter) startStore(ctx context.Context) (err error) {
 	if l.DatabaseURL == "" {
-		l.store, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(l.DataDir, "limits.db"), Logger: l.log})
+		l.store, err = sqlite.Open(ctx, sqlite.Config{Path: l.databasePath(), Logger: l.log})
 	} else {
 		l.store, err = l.openPostgres(ctx)
 	}

@@ -69,6 +69,9 @@ func (s *Store) writeRecord() error {
 	}
 	s.record = journal.Seal(s.record)
 	_, err := s.stmts.insertJournal.Exec(s.lastSeq+1, []byte(s.record))
+	if alreadyThere(err) {
+		return fmt.Errorf("%w: %w", errOtherWriter, err)
+	}
 	return err
 }
 

@@ -52,6 +52,20 @@ func TestLockedFileErrorSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// TestErrorOfSecondWriterSaysWhatToDo: another process that writes to the file takes the next number of the journal. What
+// this one has in memory is wrong from then on.
+func TestErrorOfSecondWriterSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s, other := open(t, Config{Path: path}), open(t, Config{Path: path})
+	update(t, other, one, set("1"))
+	err := s.Update(t.Context(), one, set("2"))
+	if err == nil || !strings.Contains(err.Error(), "another process") || !strings.Contains(err.Error(), "stop it") ||
+		!strings.Contains(s.Advice(err), "another process") {
+		t.Errorf("%v; advice %q; want what to do", err, s.Advice(err))
+	}
+}
+
 // TestReadOnlyFileErrorSaysWhatToDo makes the connection read-only, since the superuser may
 // write any file.
 func TestReadOnlyFileErrorSaysWhatToDo(t *testing.T) {

@@ -16,6 +16,16 @@ func primaryCode(err error) int {
 	return 0
 }
 
+// alreadyThere reports whether a row with the same primary key is stored.
+func alreadyThere(err error) bool {
+	e, ok := errors.AsType[*driver.Error](err)
+	return ok && e.Code() == codes.SQLITE_CONSTRAINT_PRIMARYKEY
+}
+
+// errOtherWriter says that the journal has a row that this process has not written. What it has in
+// memory is not what the file has, and only a restart reads that again.
+var errOtherWriter = errors.New("another process writes to limits.db")
+
 // diskFull reports whether the disk has no room: for data, or for the index of the write-ahead log,
 // of which SQLite reports a wrong size.
 func diskFull(err error) bool {
@@ -28,6 +38,9 @@ func diskFull(err error) bool {
 func withAdvice(err error) error {
 	if diskFull(err) {
 		return fmt.Errorf("%w; the disk is full: free some space, and restart the limiter if it has stopped", err)
+	}
+	if errors.Is(err, errOtherWriter) {
+		return fmt.Errorf("%w; stop it, because only one limiter may use the file, and restart this one", err)
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
@@ -47,6 +60,9 @@ func withAdvice(err error) error {
 func (s *Store) Advice(err error) string {
 	if diskFull(err) {
 		return "the store's disk is full; try again when there is free space"
+	}
+	if errors.Is(err, errOtherWriter) {
+		return "another process writes to the store's file; its operator must stop it and restart the limiter"
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_READONLY:

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	driver "modernc.org/sqlite"
-	codes "modernc.org/sqlite/lib"
-
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -51,7 +48,7 @@ func (s *Store) writeReceipts(stale []string, receipts []engine.Receipt) error {
 	for i := range receipts {
 		r := &receipts[i]
 		if _, err := s.stmts.insertReceipt.Exec(r.ID, r.Fingerprint[:], blob(r.Answer), r.ExpiresAt); err != nil {
-			if e, ok := errors.AsType[*driver.Error](err); ok && e.Code() == codes.SQLITE_CONSTRAINT_PRIMARYKEY {
+			if alreadyThere(err) {
 				return fmt.Errorf("%w: %w", engine.ErrConflict, err)
 			}
 			return err

@@ -13,7 +13,7 @@
 // The store is an [engine.Store]. One connection writes, behind a lock, so transactions run one
 // after another; other connections read beside it. The file belongs to one process at a time, which
 // keeps parts of it in memory. The caller has to make sure that no other process has the file open,
-// as package app does for the whole data folder.
+// as package app does for the data folder, and for the file if the path is a symbolic link.
 //
 // The package knows nothing of limits: states, specs and answers are bytes to it.
 package sqlite
