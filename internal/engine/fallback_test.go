@@ -42,6 +42,26 @@ func TestOnErrorWhenStoreFails(t *testing.T) {
 	})
 }
 
+// TestDenialWithoutStoreSaysWhenToRetry: its times lie ahead and agree. A limit in shadow stays free.
+func TestDenialWithoutStoreSaysWhenToRetry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		store.fail(func(bool) error { return errors.New("connection refused") })
+		shadow := per(t, "shadow", 2, "1h")
+		shadow.Shadow = true
+		d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h"), shadow}, OnError: engine.OnErrorDeny})
+		denied, free := d.Results[0], d.Results[1]
+		if denied.Remaining != 0 || denied.RetryAfter != 1000 || denied.ResetAt != time.Now().UnixMilli()+denied.RetryAfter {
+			t.Errorf("denied at %d: %+v", time.Now().UnixMilli(), denied)
+		}
+		if !free.Allowed || free.Remaining != 2 || free.RetryAfter != 0 {
+			t.Errorf("in shadow: %+v", free)
+		}
+	})
+}
+
 // TestRequestWithoutLimitsWhenStoreFails: nothing can deny then. An id makes no difference,
 // except for a refund, which was not written.
 func TestRequestWithoutLimitsWhenStoreFails(t *testing.T) {

@@ -69,3 +69,18 @@ func TestLocalLimiterKeepsExhaustedKeysInFlood(t *testing.T) {
 		t.Errorf("forgotten among %d", len(m.states))
 	}
 }
+
+// TestLocalLimiterForgetsFreeCountersFirst, however much was used of them.
+func TestLocalLimiterForgetsFreeCountersFirst(t *testing.T) {
+	t.Parallel()
+	m := &localLimiter{}
+	m.init()
+	for _, l := range []Limit{limitOf(t, FixedWindow, 100, "1s"), limitOf(t, FixedWindow, 100, "1h")} {
+		m.decide(&Request{Verb: Consume, Limits: []Limit{l}, Cost: 100 - l.Window.Millis/3_600_000}, noon)
+	}
+	for at, want := range map[int64]string{noon + 999: "1h", noon + 1000: "1s"} {
+		if least := m.leastUsed(at); least.Name != want {
+			t.Errorf("%d ms later, of 100 used in 1s and 99 in 1h, it forgets those in %s", at-noon, least.Name)
+		}
+	}
+}
