@@ -157,6 +157,40 @@ func TestSettleNeverOverAdmits(t *testing.T) {
 	})
 }
 
+// TestSettleTellsWhetherItFitted: all that remains fits. For one more, retryAfter is until as much as was missing fits again.
+func TestSettleTellsWhetherItFitted(t *testing.T) {
+	t.Parallel()
+	wait := map[Algorithm]int64{FixedWindow: 60_000, SlidingWindow: 61_000, TokenBucket: 8 * 6_000} // 7 more at 11 of 10
+	each(t, func(t *testing.T, a Algorithm) {
+		h := &settling{history: history{limit: limitOf(t, a, 10, "1m"), now: noon}}
+		if !h.reserve(4) {
+			t.Fatal("denied")
+		}
+		if r := h.copied(t).settle(10); !r.Allowed || r.Used != 10 || r.Remaining != 0 || r.RetryAfter != 0 {
+			t.Errorf("settled from 4 to 10 of 10: %+v", r)
+		}
+		if r := h.copied(t).settle(11); r.Allowed || r.Used != 11 || r.Remaining != 0 || r.RetryAfter != wait[a] {
+			t.Errorf("settled from 4 to 11 of 10: %+v; want a retry after %d ms", r, wait[a])
+		}
+	})
+}
+
+// TestSettleGivesBackWhatIsLeftOfItsCharge: a refund took from the oldest charge, which was that of the settle, and what
+// came later stays charged.
+func TestSettleGivesBackWhatIsLeftOfItsCharge(t *testing.T) {
+	t.Parallel()
+	h := &settling{history: history{limit: limitOf(t, SlidingWindow, 10, "1m"), now: noon}}
+	if !h.reserve(5) {
+		t.Fatal("denied")
+	}
+	h.play(op{10_000, Consume, 5})
+	h.play(op{0, Refund, 3})
+	if r := h.settle(0); r.Used != 5 || r.Remaining != 5 {
+		t.Errorf("after 5 and 5, and a refund of 3, the first 5 were settled to nothing: %+v", r)
+	}
+	h.state = *stored(t, &h.state)
+}
+
 // TestSettleKeepsOpenLeases: a lease that was charged meanwhile can still be served.
 func TestSettleKeepsOpenLeases(t *testing.T) {
 	t.Parallel()
