@@ -430,3 +430,25 @@ func TestACounterDoesNotExpireBeforeItsNextEventIsDue(t *testing.T) {
 		t.Errorf("expires at %d with denials to tell", at)
 	}
 }
+
+// A lease ends with the last millisecond of its fixed window, or of its sub-bucket. What is served counts as charged when it
+// began: in the next one it would not count, or leave too early.
+func TestALeaseEndsWithItsWindow(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		algorithm Algorithm
+		end       int64
+	}{{FixedWindow, noon + 60_000}, {SlidingWindow, noon + 1_000}} {
+		for _, left := range []int64{100, minLease + 1, minLease} {
+			h := history{limit: limitOf(t, c.algorithm, 1000, "1m"), now: c.end - left}
+			h.ask(Check, 1)
+			amount, until, _ := h.state.chargeAhead(&h.limit, 10)
+			if left > minLease && (amount != 10 || until != c.end-1) {
+				t.Errorf("%s: leased %d ms before the end: %d until %d ms before", c.algorithm, left, amount, c.end-until)
+			}
+			if left <= minLease && amount != 0 {
+				t.Errorf("%s: leased %d with %d ms left", c.algorithm, amount, left)
+			}
+		}
+	}
+}
