@@ -178,6 +178,31 @@ func survives(t failer, b []byte, now, cost int64, which uint8) {
 	}
 }
 
+// A bucket in a debt that no time pays off says so: its wait is the longest there is, and not one that has overflowed.
+func TestAnEndlessDebtIsNotOverSoon(t *testing.T) {
+	t.Parallel()
+	for _, debt := range []int64{10_000, 100_000_000, 300_000_000, 500_000_000, 600_000_000, MaxAmount} {
+		h := history{limit: limitOf(t, TokenBucket, 1, "366d"), now: noon}
+		h.ask(Record, debt)
+		if r := h.ask(Consume, 1); r.Allowed || r.RetryAfter != farFuture-noon || r.ResetAt != farFuture {
+			t.Errorf("a debt of %d at 1 in 366 days: %+v", debt, r)
+		}
+	}
+}
+
+// The deepest debt stays one that can be read when the limit is lowered.
+func TestADebtUnderALowerLimitStaysReadable(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, TokenBucket, MaxAmount, "366d"), now: noon}
+	h.ask(Consume, 1)
+	h.state.bucket.level = -maxUsed
+	h.limit.Limit = 1
+	if r := h.ask(Consume, 1); r.Allowed {
+		t.Errorf("allowed: %+v", r)
+	}
+	h.state = *stored(t, &h.state)
+}
+
 // Records past the limit add up to a bound, beyond which nothing overflows.
 func TestRecordedUsageIsCapped(t *testing.T) {
 	t.Parallel()
@@ -293,6 +318,42 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// A counter is warned of once in a window, to the millisecond, also if the clock is set back within it.
+func TestAWarningIsRaisedOncePerWindow(t *testing.T) {
+	t.Parallel()
+	type warning struct {
+		at   int64
+		want bool
+	}
+	const minute = 60_000
+	full := []warning{{0, true}, {0, false}, {1, false}, {minute - 1, false}, {minute, true}, {minute + 1, false}}
+	firstUse := limitOf(t, FixedWindow, 10, "1m")
+	firstUse.FirstUse = true
+	for name, c := range map[string]struct {
+		limit    Limit
+		warnings []warning
+	}{
+		"fixed window":      {limitOf(t, FixedWindow, 10, "1m"), full},
+		"from first use":    {firstUse, full},
+		"sliding window":    {limitOf(t, SlidingWindow, 10, "1m"), full},
+		"bucket":            {limitOf(t, TokenBucket, 10, "1m"), full},
+		"fixed, set back":   {limitOf(t, FixedWindow, 10, "1m"), []warning{{-20_000, true}, {0, false}, {minute - 1, false}, {minute, true}}},
+		"sliding, set back": {limitOf(t, SlidingWindow, 10, "1m"), []warning{{0, true}, {1 - minute, false}, {-minute, true}, {-1, false}, {0, true}}},
+	} {
+		h := history{limit: c.limit, now: noon}
+		h.limit.Threshold = 10
+		h.ask(Record, 1)
+		for _, w := range c.warnings {
+			h.now = noon + w.at
+			h.ask(Record, 1)
+			if got := h.state.warn(&h.limit, h.now, 0); got != w.want {
+				t.Errorf("%s: warned at %d ms: %t", name, w.at, got)
+			}
+			h.state = *stored(t, &h.state)
+		}
+	}
+}
+
 // TestRestartedFirstUseWindowIsNotWarnedAgain, as where each try is charged and given back.
 func TestRestartedFirstUseWindowIsNotWarnedAgain(t *testing.T) {
 	t.Parallel()
@@ -332,6 +393,8 @@ func TestNextFirstUseWindowIsWarned(t *testing.T) {
 			[]op{{23 * hour, Refund, 8}, {0, Consume, 1}}, op{10 * hour, Consume, 8}},
 		"it is another definition": {firstUse(10, "1h", 2), firstUse(1000, "1d", 200),
 			[]op{{1000, Consume, 1}}, op{10 * hour, Consume, 900}},
+		"it is a shorter one": {firstUse(10, "1d", 2), firstUse(1000, "1h", 200),
+			[]op{{1000, Consume, 1}}, op{2 * hour, Consume, 900}},
 	} {
 		h := history{limit: tt.first, now: noon}
 		warn := func() bool { return h.state.warn(&h.limit, h.now, h.state.remaining(&h.limit)) }
@@ -364,6 +427,22 @@ func TestExpiry(t *testing.T) {
 			at := h.state.expiresAt(&h.limit, h.now)
 			if least := r.ResetAt + h.limit.Window.Millis; at < least || at >= least+c.grid || at%c.grid != 0 {
 				t.Errorf("%s: expires %d ms after its reset", c.window, at-r.ResetAt)
+			}
+		})
+	}
+}
+
+// Denials that no event has reported keep a counter for an hour at least, and never shorten its life.
+func TestUnreportedDenialsOnlyProlongACounter(t *testing.T) {
+	t.Parallel()
+	for _, window := range []string{"1s", "1h", "1w"} {
+		each(t, func(t *testing.T, a Algorithm) {
+			h := history{limit: limitOf(t, a, 10, window), now: noon + 1}
+			h.ask(Consume, 10)
+			least := max(h.state.expiresAt(&h.limit, h.now), h.now+3_600_000)
+			h.state.denied = 1
+			if at := h.state.expiresAt(&h.limit, h.now); at < least || at >= least+h.limit.Window.Millis+60_000 {
+				t.Errorf("%s: expires in %d ms, want at least %d", window, at-h.now, least-h.now)
 			}
 		})
 	}
