@@ -245,7 +245,7 @@ func (r *Request) settle(states []*State, now int64) Decision {
 		}
 	}
 	for i := range r.Limits {
-		d.Results[i].fill(&r.Limits[i], states[i], now, max(1, delta))
+		d.Results[i].fill(&r.Limits[i], states[i], now, delta)
 	}
 	return d
 }
