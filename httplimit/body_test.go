@@ -228,6 +228,20 @@ func TestRateLimitFieldsAreStructured(t *testing.T) {
 	}
 }
 
+// What is used is told also where something remains, as when a large cost is denied. What a bucket holds on top is not used.
+func TestCurrentIsWhatIsUsedOfTheLimit(t *testing.T) {
+	t.Parallel()
+	for remaining, want := range map[int64]int64{0: 10, 3: 7, 10: 0, 15: 0} {
+		a := &httplimit.Answer{At: noon, Reply: &limits.Reply{Limit: 10, Remaining: remaining}}
+		if got := a.Current(); got != want {
+			t.Errorf("%d remaining of 10: %d used, want %d", remaining, got, want)
+		}
+	}
+	if got := failures.Current(); got != 0 {
+		t.Errorf("%d used without a decision", got)
+	}
+}
+
 // An Integer of RFC 9651 has at most 15 digits, and a parser rejects the whole field if a number has more. A token bucket in debt
 // may need longer than that.
 func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
@@ -250,6 +264,20 @@ func TestRateLimitFieldsHoldAnyNumber(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A reset that has passed by the clock of this machine is now, since a negative t would make clients ignore the whole field.
+// What can be printed of a name stays as it is.
+func TestRateLimitOfAPassedReset(t *testing.T) {
+	t.Parallel()
+	a := &httplimit.Answer{At: noon, Reply: &limits.Reply{Allowed: true, Limits: []limits.LimitReply{
+		{Name: "a b~\x1f\x7f", Limit: 5, Remaining: 4, Reset: noon.Add(-90 * time.Second).UnixMilli(), Allowed: true, Window: "1m"},
+	}}}
+	h := http.Header{}
+	httplimit.RateLimitFields(h, a)
+	if got, want := h.Get("RateLimit"), `"a b~%1F%7F";r=4;t=0`; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -135,6 +135,25 @@ func TestForwardedIP(t *testing.T) {
 	}
 }
 
+// A header of many hops is read up to the 32nd from the right, whatever lines it is in. If all of those are trusted, the
+// last one read is the client.
+func TestHopsAreReadUpToABound(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{31: "203.0.113.9", 32: "10.0.1.0", 40: "10.0.1.8"} {
+		hops := []string{"203.0.113.9"}
+		for i := range n {
+			hops = append(hops, fmt.Sprint("10.0.1.", i))
+		}
+		for _, lines := range [][]string{hops, {strings.Join(hops, ", ")}} {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr, r.Header["X-Forwarded-For"] = "10.0.0.1:1", lines
+			if got := httplimit.ClientIP(proxies...)(r); got != want {
+				t.Errorf("behind %d proxies, in %d lines: %s, want %s", n, len(lines), got, want)
+			}
+		}
+	}
+}
+
 // Whatever a client writes into the header, the entry that its proxy appends decides.
 func TestForgedHeaderDoesNotChangeClientIP(t *testing.T) {
 	t.Parallel()
