@@ -228,7 +228,9 @@ func TestPanicDoesNotAvoidCharge(t *testing.T) {
 		before  func(http.ResponseWriter)
 		charged int64
 	}{
+		"after 200":      {func(w http.ResponseWriter) { w.WriteHeader(200) }, 1},
 		"after 201":      {func(w http.ResponseWriter) { w.WriteHeader(201) }, 1},
+		"after a hint":   {func(w http.ResponseWriter) { w.WriteHeader(103) }, 0},
 		"after a flush":  {func(w http.ResponseWriter) { w.(http.Flusher).Flush() }, 1},
 		"in a copy":      {func(w http.ResponseWriter) { io.Copy(w, &panicking{}) }, 1},
 		"before a thing": {func(http.ResponseWriter) {}, 0},
