@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -100,13 +101,14 @@ func post(t *testing.T, body string) *http.Request {
 	return req
 }
 
+// TestTransportBacksOff, and however often it tries, never comes back at once.
 func TestTransportBacksOff(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T) {
 		var at []time.Time
 		var told []time.Time
 		open := 0
-		transport := &httplimit.Transport{Attempts: 9, Base: serverFunc(func(r *http.Request) *http.Response {
+		transport := &httplimit.Transport{Attempts: 100, Base: serverFunc(func(r *http.Request) *http.Response {
 			at = append(at, time.Now())
 			if body, _ := io.ReadAll(r.Body); string(body) != "work" {
 				t.Errorf("attempt %d has the body %q", len(at), body)
@@ -117,7 +119,7 @@ func TestTransportBacksOff(t *testing.T) {
 		if err != nil || resp.StatusCode != 429 || open != 1 {
 			t.Fatalf("response %v, error %v, %d bodies open", resp, err, open)
 		}
-		steps := []time.Duration{1, 2, 4, 8, 16, 32, 32, 32}
+		steps := append([]time.Duration{1, 2, 4, 8, 16}, slices.Repeat([]time.Duration{32}, 94)...)
 		if len(at) != len(steps)+1 || len(told) != len(steps) {
 			t.Fatalf("%d attempts, %d announced", len(at), len(told))
 		}
