@@ -37,12 +37,55 @@ func TestBoundsAreInclusive(t *testing.T) {
 		"factor": {1000, func(n int) string {
 			return limits + fmt.Sprintf(`, schedule: [{from: "00:00", to: "01:00", factor: %d}]`, n)
 		}, "1001 is out of range"},
+		"warning": {1, func(n int) string { return limits + ", warning: " + fmt.Sprint(n) }, "2 is out of range; want 0 to 1"},
 	} {
 		for n, want := range map[int]string{c.bound: "", c.bound + 1: c.want} {
 			_, err := Parse("f", []byte("policies: [{name: p, "+c.policy(n)+"}]"), options)
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Errorf("%d for %s: %.200v; want %q", n, name, err, want)
 			}
+		}
+	}
+	if _, err := Parse("f", []byte("policies: [{name: p, "+limits+", warning: 0}]"), options); err != nil {
+		t.Errorf("a warning when nothing remains: %v", err)
+	}
+}
+
+// TestTextIsPrintable in any script; what is not is named, with its place.
+func TestTextIsPrintable(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"a ~": "", "Zoë": "", "日本𝄞": "", "ë a": "",
+		"a\x1f": "U+001F at byte 1", "\x7f": "U+007F at byte 0", "ë\u200b": "U+200B at byte 2", "ab\xff": "U+FFFD at byte 2",
+		"ab\xf0\x9d\x84": "U+FFFD at byte 2", "\ufffd": "", "é\x00é": "U+0000 at byte 2",
+	} {
+		err := CheckAttributeValue("a", text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v; want %q", text, err, want)
+		}
+		if err := CheckText("f", text, 1, 64); (err == nil) != (want == "") {
+			t.Errorf("%q as a text: %v; want %q", text, err, want)
+		}
+	}
+}
+
+// TestAttributesAreTakenUpToTheirBounds: 32 of a name of 64 bytes and a value of 256.
+func TestAttributesAreTakenUpToTheirBounds(t *testing.T) {
+	t.Parallel()
+	s := parse(t, "policies: [{name: p, limits: [{name: l, key: k, limit: 1, window: 1m}]}]")
+	for _, c := range []struct {
+		n, name, value, policy int
+		want                   string
+	}{
+		{32, 64, 256, 1, ""}, {33, 64, 256, 1, "more than 32 attributes"}, {32, 65, 256, 1, "1 to 64 bytes"}, {32, 64, 257, 1, "has 257 bytes"},
+		{0, 0, 0, 64, "unknown policy"}, {0, 0, 0, 65, "policy has 65 bytes"},
+	} {
+		q := Question{Policy: strings.Repeat("p", c.policy), Attributes: map[string]string{}, Now: noon}
+		for i := range c.n {
+			q.Attributes[fmt.Sprintf("%0*d", c.name, i)] = strings.Repeat("v", c.value)
+		}
+		if got := s.Explain(q).Error; c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }

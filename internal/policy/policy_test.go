@@ -389,6 +389,7 @@ func TestMessages(t *testing.T) {
 		{"Please wait {retry} before trying again.", "1d", 5, 23*3_600_000 + 1000, "Please wait 1 day before trying again."},
 		{"Please wait {retry} before trying again.", "60s", 5, 59_001, "Please wait 1 minute before trying again."},
 		{"Please wait {retry} before trying again.", "2d", 5, 48 * 3_600_000, "Please wait 2 days before trying again."},
+		{"Please wait {retry} before trying again.", "2h", 5, 120 * 60_000, "Please wait 2 hours before trying again."},
 		{"{window}", "1500ms", 5, 1, "in 1500 milliseconds"},
 		{"{retry} {name} {key} {remaining} {cost} {window}", "5m", 5, 1, "1 second n k 0 3 in 5 minutes"},
 	} {
