@@ -82,6 +82,19 @@ func TestDenialsThatComeLateRaiseAnAlert(t *testing.T) {
 	}
 }
 
+// TestLateDenialsAreKeptForTheLastOfThem: those of one time may come one after another, with newer ones between them.
+func TestLateDenialsAreKeptForTheLastOfThem(t *testing.T) {
+	t.Parallel()
+	k := taker{now: start + 300*minute}
+	for i, e := range []Event{denial(0, 180*minute, 1), denial(1, 0, 2), denial(2, 1, 2), denial(3, 200*minute, 1), denial(4, 2, 1)} {
+		k.take(t, oneRule(), e)
+		if got := k.denied("7"); got > 0 != (i == 4) {
+			t.Errorf("after %d events an alert of %d denials", i+1, got)
+		}
+		k.now += lateKept.Milliseconds() - minute
+	}
+}
+
 // TestABacklogRaisesTheSameAlertsInAnyOrder of its batches: for each user with that many denials within that time, and for
 // none who never had them, give or take two parts of that time.
 func TestABacklogRaisesTheSameAlertsInAnyOrder(t *testing.T) {

@@ -75,6 +75,9 @@ func TestDigestListsTenPoliciesAndKeys(t *testing.T) {
 		if p := strings.Count(string(m.Data), `"name":"p`); p != min(n, digestPolicies) {
 			t.Errorf("of %d its data has %d policies", n, p)
 		}
+		if k := strings.Count(string(m.Data), `"name":"k`); k != digestKeys {
+			t.Errorf("of %d its data has %d keys", n, k)
+		}
 	}
 }
 
