@@ -82,6 +82,23 @@ func TestWorkThatShadowWouldRefuseLeavesNoTrace(t *testing.T) {
 	})
 }
 
+// TestASettleInShadowIsADenialThatWasNotEnforced, unless another limit refuses it as well.
+func TestASettleInShadowIsADenialThatWasNotEnforced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Config{Store: openTap(t)})
+		for cost, want := range map[int64]struct{ allowed, shadow bool }{5: {true, false}, 7: {true, true}, 10: {true, true}, 11: {false, false}} {
+			id := fmt.Sprint("settled to ", cost)
+			limits := []engine.Limit{shadowed(per(t, id, 5, "1h"), "trial"), per(t, "beside "+id, 10, "1h")}
+			ask(t, e, engine.Request{Cost: 4, ID: id, Limits: limits})
+			d, err := e.Settle(t.Context(), id, cost)
+			if err != nil || d.Allowed != want.allowed || d.Shadow != want.shadow {
+				t.Errorf("%s of 5 in shadow and 10: %+v, %v; want allowed %t, shadow %t", id, d, err, want.allowed, want.shadow)
+			}
+		}
+	})
+}
+
 // TestSettleSkipsUnchargedShadowLimit: it takes nothing back of what others charged, charges
 // nothing and refuses nothing.
 func TestSettleSkipsUnchargedShadowLimit(t *testing.T) {
