@@ -215,3 +215,52 @@ func TestTheQueueOpensInTimeForADeadline(t *testing.T) {
 		}
 	})
 }
+
+// TestANewcomerIsToldWhatIsLeftOfTheWait by a reply that has the ID of nobody.
+func TestANewcomerIsToldWhatIsLeftOfTheWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		queues, r := &waitQueues{}, Per("k", 1, "1h")
+		queues.deny(queues.newWaiter(t.Context()), r, &Reply{ID: "x", RetryAfter: 10_000}, 10*time.Second)
+		began := time.Now()
+		for _, c := range []struct {
+			after time.Duration
+			left  int64
+		}{{time.Second, 9_000}, {4 * time.Second, 6_000}, {10 * time.Second, 1}} {
+			time.Sleep(time.Until(began.Add(c.after)))
+			if denial := queues.join(queues.newWaiter(t.Context()), r); denial == nil || denial.RetryAfter != c.left || denial.ID != "" {
+				t.Errorf("after %v of 10s: %+v, want %d ms", c.after, denial, c.left)
+			}
+		}
+	})
+}
+
+// TestOneWaiterHasATurn while the others stand in line, and one more for each that was allowed. Who comes then joins the line.
+func TestOneWaiterHasATurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		queues, r := &waitQueues{}, Per("k", 1, "1h")
+		all := []*waiter{queues.newWaiter(t.Context())}
+		queues.deny(all[0], r, &Reply{RetryAfter: 1000}, time.Second)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		turns := func() (n int) {
+			for _, e := range all {
+				n += len(e.turn)
+			}
+			return n
+		}
+		for range 3 {
+			e := queues.newWaiter(t.Context())
+			if queues.join(e, r) == nil {
+				t.Fatalf("waiter %d did not join the line", len(all))
+			}
+			if all = append(all, e); turns() != 1 {
+				t.Errorf("%d turns of %d waiters", turns(), len(all))
+			}
+		}
+		if queues.leave(all[0], true, false); turns() != 3 { // the first and the next two
+			t.Errorf("%d turns when one was allowed", turns())
+		}
+	})
+}
