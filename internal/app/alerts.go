@@ -104,7 +104,8 @@ func (l *limiter) startSender(c *channels, observer *alertWork) (err error) {
 
 func (l *limiter) startConsumer(observer *alertWork) (err error) {
 	l.consumer, err = bus.NewConsumer(bus.ConsumerConfig{
-		Conn: l.events, Logger: l.log, Batch: l.eventBatch(), Take: l.alerts.Take, Poison: l.store.KeepPoison, Observer: observer,
+		Conn: l.events, Logger: l.log, Batch: l.eventBatch(), Observer: observer,
+		Take: l.alerts.Take, OwnFault: l.store.OwnFault, Poison: l.store.KeepPoison,
 	})
 	if err != nil {
 		return err

@@ -30,6 +30,7 @@ type store interface {
 	OutboxAge(ctx context.Context) (time.Duration, error)
 	Identity(ctx context.Context) (string, error)
 	Advice(err error) string
+	OwnFault(err error) bool
 	Ping(ctx context.Context) error
 	Close()
 }

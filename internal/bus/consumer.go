@@ -28,6 +28,10 @@ type ConsumerConfig struct {
 	// an event that cannot be taken comes again in parts. Called without events it must ask the
 	// store, and return nil if the store answers.
 	Take func(ctx context.Context, events []alerts.Event) error
+	// OwnFault reports whether an error of Take is the store's own, such as a full disk, so that no
+	// event is to blame. A store may fail so and yet answer a Take without events, which writes
+	// nothing. Nil if no error tells.
+	OwnFault func(err error) bool
 	// Poison stores a message that cannot be taken; required. The message may come again.
 	Poison func(ctx context.Context, p alerts.Poison) error
 	// Observer is told what became of messages. May be nil.
@@ -77,6 +81,9 @@ func (c *ConsumerConfig) defaults() error {
 	if c.Observer == nil {
 		c.Observer = noConsumerObserver{}
 	}
+	if c.OwnFault == nil {
+		c.OwnFault = func(error) bool { return false }
+	}
 	c.Batch = cmp.Or(c.Batch, 256)
 	c.Retry = cmp.Or(c.Retry, 100*time.Millisecond)
 	return nil
@@ -104,12 +111,12 @@ const (
 // Consumer takes events from the stream: it pulls them, has them stored, and acknowledges them. Any
 // number of processes share the work.
 //
-// A message that is no event is dead-lettered at once. If a batch cannot be taken, the store is
-// asked. If it does not answer, all events are given back, and nothing is pulled until it answers
-// again. If it does, the batch is halved until the event that cannot be taken is alone. That event
-// comes again after a growing delay, and is dead-lettered after ten tries. Tries are counted in
-// memory: the server's count of deliveries also grows during outages, which are not the event's
-// fault.
+// A message that is no event is dead-lettered at once. If a batch cannot be taken and the error is
+// the store's own, or the store does not answer when it is asked, all events are given back, and
+// nothing is pulled until it answers again. Otherwise the batch is halved until the event that
+// cannot be taken is alone. That event comes again after a growing delay, and is dead-lettered after
+// ten tries. Tries are counted in memory: the server's count of deliveries also grows during
+// outages, which are not the event's fault.
 type Consumer struct {
 	cfg      ConsumerConfig
 	js       jetstream.JetStream
@@ -122,8 +129,9 @@ type Consumer struct {
 	// strikes counts, by sequence, how often an event failed alone.
 	strikes map[uint64]int
 	outage  *outage.Log
-	// poisoned counts the messages dead-lettered, for the log.
+	// poisoned counts the messages dead-lettered, for the log; unkept logs that they cannot be.
 	poisoned logThrottle
+	unkept   *outage.Log
 	losses   losses
 	// hasBacklog says that the last pull left something in the stream.
 	hasBacklog bool
@@ -132,12 +140,24 @@ type Consumer struct {
 	caughtUp atomic.Int64
 	// failure is nil while events are taken.
 	failure atomic.Pointer[failure]
+	// struck is why events failed alone, as long as none has been taken since.
+	struck atomic.Pointer[failure]
 }
 
-// failure is why events cannot be taken, and since when.
+// failure is why events cannot be taken, since when, and when that was last seen.
 type failure struct {
-	err   error
-	since time.Time
+	err       error
+	since, at time.Time
+}
+
+// note notes that events cannot be taken. An earlier failure that was seen after oldest goes on.
+func note(f *atomic.Pointer[failure], err error, oldest time.Time) {
+	now := time.Now()
+	next := &failure{err: err, since: now, at: now}
+	if last := f.Load(); last != nil && last.at.After(oldest) {
+		next.since = last.since
+	}
+	f.Store(next)
 }
 
 // NewConsumer makes a consumer; Run runs it.
@@ -152,6 +172,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	return &Consumer{
 		cfg: cfg, js: js, strikes: map[uint64]int{}, stream: streamWatch{log: cfg.Logger},
 		outage: outage.New(cfg.Logger, slog.LevelError, "events cannot be processed and wait in the stream", "event processing resumed"),
+		unkept: outage.New(cfg.Logger, slog.LevelError, "messages cannot be dead-lettered and come again", "messages can be dead-lettered again"),
 	}, nil
 }
 
@@ -177,24 +198,28 @@ func (c *Consumer) Run(ctx context.Context) {
 
 // failed notes that events cannot be taken.
 func (c *Consumer) failed(err error) {
-	f := &failure{err: err, since: time.Now()}
-	if last := c.failure.Load(); last != nil {
-		f.since = last.since
-	}
-	c.failure.Store(f)
+	note(&c.failure, err, time.Time{})
 	c.outage.Tried(err)
 	c.cfg.Observer.EventsPendingUnknown()
 	c.idle.askedAt = time.Time{} // so that an idle stream is asked at once when it works again
 }
 
-// Failure is why events have not been taken for some seconds. It is nil while they are taken.
+// Failure is why events have not been taken for some seconds. It is nil while they are taken. Events
+// that failed alone count too if none was taken: the store may refuse them all.
 func (c *Consumer) Failure() error {
-	f := c.failure.Load()
-	if f == nil || time.Since(f.since) < failingAfter {
-		return nil
+	if f := c.failure.Load(); f != nil && time.Since(f.since) >= failingAfter {
+		return f.err
 	}
-	return f.err
+	// One that failed long ago was taken elsewhere since, or has left the stream.
+	if f := c.struck.Load(); f != nil && time.Since(f.since) >= failingAfter && f.at.After(c.struckBefore()) {
+		return f.err
+	}
+	return nil
 }
+
+// struckBefore is the time since which an event that failed alone, and is still to be taken, has
+// come again.
+func (c *Consumer) struckBefore() time.Time { return time.Now().Add(-c.delay(maxStrikes) - ackWait) }
 
 // pass pulls once, and takes what arrives until the pull ends.
 func (c *Consumer) pass(ctx context.Context) error {

@@ -97,10 +97,10 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 		c.acknowledge(all)
 		return nil
 	}
-	if down := c.take(ctx, nil); down != nil {
+	if c.cfg.OwnFault(err) || c.take(ctx, nil) != nil {
 		c.storeDown = true
 		c.queueReturn(all)
-		return fmt.Errorf("process %d events: %w", len(all), err)
+		return fmt.Errorf("process events: %w", err)
 	}
 	if len(all) == 1 {
 		c.strike(ctx, &all[0], err)
@@ -124,6 +124,7 @@ func (c *Consumer) acknowledge(all []delivered) {
 		_ = all[i].message.Ack()
 		delete(c.strikes, all[i].sequence)
 	}
+	c.struck.Store(nil)
 }
 
 // strike counts that an event failed alone while the store answers.
@@ -133,6 +134,7 @@ func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
 	}
 	n := c.strikes[d.sequence] + 1
 	c.strikes[d.sequence] = n
+	note(&c.struck, fmt.Errorf("process events: %w", cause), c.struckBefore())
 	if n >= maxStrikes {
 		c.poison(ctx, d, fmt.Sprintf("gave up after %d tries: %v", n, cause))
 		return
@@ -153,14 +155,18 @@ func (c *Consumer) delay(n int) time.Duration {
 // cannot be stored it comes again.
 func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) (stored bool) {
 	reason = truncate(replaceUnprintable(reason), 500)
-	if err := c.keepPoison(ctx, d, reason); err != nil {
-		c.cfg.Logger.Error("cannot dead-letter a message, will retry", "sequence", d.sequence, "reason", reason, "error", err)
+	err := c.keepPoison(ctx, d, reason)
+	c.unkept.Tried(err, "sequence", d.sequence, "reason", reason)
+	if err != nil {
 		c.returnPoison(d)
 		return false
 	}
 	c.logPoisoned(d.sequence, reason)
 	_ = d.message.TermWithReason(reason) // if this is lost the message comes again, and is known by then
 	delete(c.strikes, d.sequence)
+	if len(c.strikes) == 0 {
+		c.struck.Store(nil)
+	}
 	c.cfg.Observer.EventPoisoned()
 	return true
 }

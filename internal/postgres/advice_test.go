@@ -2,12 +2,15 @@ package postgres
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -32,6 +35,38 @@ func TestAdviceForServerErrors(t *testing.T) {
 	}
 	if got := s.Advice(errors.New("connection refused")); got != "" {
 		t.Errorf("the advice for an unreachable server is %q", got)
+	}
+}
+
+// TestOwnFaultsAreNotOfWhatIsWritten: only errors that every value would have are the store's own.
+func TestOwnFaultsAreNotOfWhatIsWritten(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
+	begin(t, s, `LOCK TABLE usage_counts`)
+	for statement, want := range map[string]bool{
+		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      true,
+		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        true,
+		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: true,
+		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   true,
+		`DO $$ BEGIN SET LOCAL ROLE pg_monitor; PERFORM FROM counters; END $$`:               true,
+		`SELECT FROM usage_counts`:                          true,
+		`SELECT FROM no_such_table`:                         true,
+		`SELECT 1/0`:                                        false,
+		`SELECT E'\000'`:                                   false,
+		`INSERT INTO alert_events VALUES ('x', NULL)`:       false,
+		`DO $$ BEGIN RAISE 'a trigger of somebody'; END $$`: false,
+		`SET statement_timeout = 1; SELECT pg_sleep(10)`:    false,
+		`SELECT repeat('x', 1 << 30)`:                       false,
+	} {
+		conn := connect(t, s)
+		_, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
+		if got := s.OwnFault(fmt.Errorf("take events: %w", err)); err == nil || got != want {
+			t.Errorf("%s: %v is the store's own fault: %t; want %t", statement, err, got, want)
+		}
+	}
+	away := open(t, Config{URL: "postgres://127.0.0.1:1/limits"})
+	if err := away.Take(t.Context(), alerts.TakeQuery{}, nil); !s.OwnFault(err) {
+		t.Errorf("a server that is not there is not the store's own fault: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -25,7 +26,14 @@ const (
 	ioError               = "58030"
 	dataCorrupted         = "XX001"
 	indexCorrupted        = "XX002"
+	queryCanceled         = "57014"
 )
+
+// ownFaults are the classes of SQLSTATEs that tell of the server, the database or the role, and of
+// no value that was to be written: no connection, a transaction that may not write, a login or a
+// database that is refused, something that is missing or not granted, no room, a lock, a shutdown,
+// a disk that fails, damage.
+var ownFaults = []string{"08", "25", "28", "3D", "3F", "42", "53", "55", "57", "58", "XX"}
 
 // sqlState returns the code of an error that the server reported; empty for any other error.
 func sqlState(err error) string {
@@ -59,6 +67,16 @@ func commitUnknown(act string, err error) error {
 // errReadOnly says that no connection was made because the server takes no writes, such as a
 // standby.
 var errReadOnly = errors.New("the server is read-only")
+
+// OwnFault reports whether an error is the store's own: whatever was to be written, it would fail
+// too. A statement that ran into its timeout does not tell, since a smaller one may have time enough.
+func (s *Store) OwnFault(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	state := sqlState(err)
+	return len(state) == 5 && state != queryCanceled && slices.Contains(ownFaults, state[:2])
+}
 
 // Advice returns what is wrong with the server and what helps, for callers of the service; empty if
 // the error does not tell.

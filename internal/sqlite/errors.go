@@ -55,6 +55,18 @@ func withAdvice(err error) error {
 	return err
 }
 
+// OwnFault reports whether an error is the store's own: whatever was to be written, it would fail
+// too.
+func (s *Store) OwnFault(err error) bool {
+	switch primaryCode(err) {
+	case codes.SQLITE_FULL, codes.SQLITE_IOERR, codes.SQLITE_READONLY, codes.SQLITE_CANTOPEN, codes.SQLITE_PERM, codes.SQLITE_AUTH,
+		codes.SQLITE_BUSY, codes.SQLITE_LOCKED, codes.SQLITE_PROTOCOL, codes.SQLITE_SCHEMA, codes.SQLITE_NOLFS, codes.SQLITE_NOMEM,
+		codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
+		return true
+	}
+	return false
+}
+
 // Advice returns what is wrong with the file and what helps, for callers of the service; empty if
 // the error does not tell.
 func (s *Store) Advice(err error) string {
