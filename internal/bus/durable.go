@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -111,9 +112,17 @@ func filtersOf(cfg *jetstream.ConsumerConfig) []string {
 	return cfg.FilterSubjects
 }
 
+// errConsumerStore is the server's code for a consumer whose files it cannot read or write.
+const errConsumerStore jetstream.ErrorCode = 10012
+
 func wrapConsumer(act string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errConsumerStore {
+		err = fmt.Errorf("%w: the NATS server's log says why; if the consumer's files are damaged, stop the server, move the folder %s of its "+
+			"store directory away, and start it: all events come again, and those that were taken before are ignored",
+			err, filepath.ToSlash(consumerFolder(filepath.Join("jetstream", "ACCOUNT"))))
 	}
 	return fmt.Errorf("%s consumer %s of stream %s: %w", act, consumerName, limits.EventStream, err)
 }

@@ -56,6 +56,10 @@ func (e *Embedded) startRepair(cfg EmbedConfig) error {
 		dir: cfg.StoreDir, streams: *e.server.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
 	}
 	e.repairer.streams.StoreDir = cfg.StoreDir // the server appends its own folder
+	if err := e.repairer.reviveConsumer(e.server); err != nil {
+		stop()
+		return errors.Join(fmt.Errorf("embedded NATS, with its streams in %s: %w", cfg.StoreDir, err), root.Close())
+	}
 	e.repairer.tolerateAll(e.server)
 	go func() {
 		defer close(e.repairer.stopped)
@@ -116,10 +120,9 @@ func (e *Embedded) repair() {
 
 // open reopens the streams. cause is what was wrong with them.
 func (r *streamRepairer) open(s *server.Server, cause string) {
-	err := s.ShutdownJetStream()
+	err := r.reopen(s)
 	if err == nil {
-		streams := r.streams
-		err = s.EnableJetStream(&streams)
+		err = r.reviveConsumer(s)
 	}
 	if err == nil {
 		if still := r.healthError(s); still != "" {
