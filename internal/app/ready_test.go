@@ -234,7 +234,8 @@ func TestAlerterThatCannotConsumeIsNotReady(t *testing.T) {
 			}
 		}
 	}
-	t.Run("the store refuses them", func(t *testing.T) {
+	refused := func(t *testing.T, breaks, cause, mends string) {
+		t.Helper()
 		t.Parallel()
 		o := options(t)
 		o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATS(t).ClientURL()
@@ -242,15 +243,24 @@ func TestAlerterThatCannotConsumeIsNotReady(t *testing.T) {
 		s := running(t, RunAlerter, o)
 		ready(t, s, 200, `"alerts":"ok"`, pending+"0\n")
 		db := database(t, o.DatabaseURL)
-		if _, err := db.Exec(t.Context(), `ALTER TABLE alert_groups RENAME TO gone`); err != nil {
+		if _, err := db.Exec(t.Context(), breaks); err != nil {
 			t.Fatal(err)
 		}
 		deny(t, limits.NewClient(s.connect(t), limits.Timeout(patience)), "api:user:7")
-		ready(t, s, 503, `"alert_groups\" does not exist`, "")
-		if _, err := db.Exec(t.Context(), `ALTER TABLE gone RENAME TO alert_groups`); err != nil {
+		ready(t, s, 503, cause, "")
+		if _, err := db.Exec(t.Context(), mends); err != nil {
 			t.Fatal(err)
 		}
 		ready(t, s, 200, `"alerts":"ok"`, pending+"0\n")
+	}
+	t.Run("the store refuses them", func(t *testing.T) {
+		refused(t, `ALTER TABLE alert_groups RENAME TO gone`, `"alert_groups\" does not exist`, `ALTER TABLE gone RENAME TO alert_groups`)
+	})
+	t.Run("the store has no room for them", func(t *testing.T) {
+		refused(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN RAISE 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
+			CREATE TRIGGER refuse BEFORE INSERT ON alert_events FOR EACH ROW EXECUTE FUNCTION refuse()`,
+			`No space left on device`, `DROP TRIGGER refuse ON alert_events`)
 	})
 	t.Run("NATS has no JetStream", func(t *testing.T) {
 		t.Parallel()
