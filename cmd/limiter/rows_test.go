@@ -47,6 +47,29 @@ func TestCellsOfRows(t *testing.T) {
 	}
 }
 
+// TestDateIsItsFirstInstant in the zone, also where the clock skips or repeats its midnight.
+func TestDateIsItsFirstInstant(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ zone, text, want string }{
+		{"Europe/Berlin", "2027-01-31", "2027-01-30T23:00:00Z"},
+		{"America/Santiago", "2027-09-05", "2027-09-05T04:00:00Z"},
+		{"America/Havana", "2027-03-14", "2027-03-14T05:00:00Z"},
+		{"America/Havana", "2027-11-07", "2027-11-07T04:00:00Z"},
+		{"Atlantic/Azores", "2027-03-28", "2027-03-28T01:00:00Z"},
+		{"Africa/Cairo", "2027-04-30", "2027-04-29T22:00:00Z"},
+		{"America/Santiago", "2027-09-05T00:00:00-04:00", "2027-09-05T04:00:00Z"},
+		{"America/Santiago", "2027-09-05T12:34:56.789Z", "2027-09-05T12:34:56.789Z"},
+	} {
+		local, err := time.LoadLocation(c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, ok := parseTime(c.text, local); !ok || at.UTC().Format(time.RFC3339Nano) != c.want {
+			t.Errorf("%s in %s is %s, %t; want %s", c.text, c.zone, at.UTC(), ok, c.want)
+		}
+	}
+}
+
 // TestPreviewRowsBeginWithTheMostAlerts, then by rule and user.
 func TestPreviewRowsBeginWithTheMostAlerts(t *testing.T) {
 	t.Parallel()

@@ -57,13 +57,23 @@ type timeFlag time.Time
 
 // UnmarshalText reads RFC 3339, or a date, which is its beginning in the zone of this machine.
 func (f *timeFlag) UnmarshalText(text []byte) error {
-	for _, layout := range []string{time.RFC3339, time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, string(text), time.Local); err == nil && t.UnixMilli() > 0 {
-			*f = timeFlag(t)
-			return nil
-		}
+	t, ok := parseTime(string(text), time.Local)
+	if !ok || t.UnixMilli() <= 0 {
+		return fmt.Errorf("%q is not a time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
 	}
-	return fmt.Errorf("%q is not a time; want one such as 2027-01-31 or 2027-01-31T12:00:00Z", text)
+	*f = timeFlag(t)
+	return nil
+}
+
+func parseTime(text string, local *time.Location) (t time.Time, ok bool) {
+	if t, err := time.ParseInLocation(time.DateOnly, text, local); err == nil {
+		if t.Format(time.DateOnly) != text { // the clock skips that midnight, and this is the hour before
+			_, t = t.ZoneBounds()
+		}
+		return t, true
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	return t, err == nil
 }
 
 // checkFuture refuses an --until in the past; one that was not given passes. The error of the service would show the times

@@ -68,7 +68,8 @@ func (q *QuietHours) end(t time.Time) time.Time {
 	}
 	past := time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
 	until := t.Add(time.Duration(end-minute)*time.Minute - past)
-	if _, change := local.ZoneBounds(); !change.IsZero() && change.Before(until) {
+	// On 31 December of a leap year the end that ZoneBounds gives may have passed.
+	if _, change := local.ZoneBounds(); change.After(t) && change.Before(until) {
 		until = change
 	}
 	return until

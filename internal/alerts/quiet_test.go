@@ -1,8 +1,11 @@
 package alerts
 
 import (
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/seed503877ad/limits/internal/week"
 )
 
 // TestQuietUntil asks at times of day that are quiet, and at others, over changes of the clock: in Berlin 2026-03-29 02:00
@@ -49,6 +52,10 @@ func TestQuietUntil(t *testing.T) {
 		// In Santiago 2026-09-06 00:00 became 01:00: the day has no midnight.
 		{"to a midnight that is skipped", `{days: sat, from: "22:00", to: "24:00", timezone: America/Santiago}`, "2026-09-06T03:00:00Z", "2026-09-06T04:00:00Z"},
 		{"from a midnight that is skipped", `{days: sun, from: "00:00", to: "06:00", timezone: America/Santiago}`, "2026-09-06T04:00:00Z", "2026-09-06T09:00:00Z"},
+		// Time.ZoneBounds gives an end that has passed for this day.
+		{"the last day of a leap year", `{from: "22:00", to: "07:00", ` + berlin + `}`, "2040-12-31T03:00:00Z", "2040-12-31T06:00:00Z"},
+		{"the night to it", `{from: "22:00", to: "07:00", ` + berlin + `}`, "2040-12-30T23:30:00Z", "2040-12-31T06:00:00Z"},
+		{"the night after it", `{from: "22:00", to: "07:00", ` + berlin + `}`, "2040-12-31T22:30:00Z", "2041-01-01T06:00:00Z"},
 		{"a zone of 45 minutes", `{from: "22:00", to: "23:00", timezone: Asia/Kathmandu}`, "2026-01-15T16:15:00Z", "2026-01-15T17:15:00Z"},
 	} {
 		r := parseGood(t, "rules: [{name: a, quietHours: ["+c.hours+"]}]").Rules[0]
@@ -67,36 +74,33 @@ func TestQuietUntil(t *testing.T) {
 	}
 }
 
-// TestQuietUntilIsTheEnd walks through a year of two zones in steps of 7 minutes: the end that is returned for a time must agree
-// with the results for the following times.
+// TestQuietUntilIsTheEnd walks through two years of three zones in steps of 7 minutes: the end that is returned for a time must
+// agree with the results for the following times. 2040 is a leap year, and no file of the zone database lists its changes.
 func TestQuietUntilIsTheEnd(t *testing.T) {
 	t.Parallel()
 	r := parseGood(t, `rules: [{name: a, quietHours: [{days: [mon-fri], from: "22:00", to: "02:30", timezone: Europe/Berlin},
   {days: [sun], from: "01:15", to: "03:00", timezone: America/New_York}, {from: "00:30", to: "02:15", timezone: Australia/Lord_Howe}]}]`).Rules[0]
 	holds := func(at time.Time) bool {
-		for i := range r.Quiet {
-			if q := &r.Quiet[i]; q.end(at).After(at) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(r.Quiet, func(q QuietHours) bool { return q.spans.Holds(week.Minute(at.In(q.zone))) })
 	}
-	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var end time.Time
-	for at := begin; at.Before(begin.AddDate(1, 0, 0)); at = at.Add(7 * time.Minute) {
-		until, quiet := r.quietUntil(at)
-		switch {
-		case quiet != holds(at):
-			t.Fatalf("%s: quiet %t", at, quiet)
-		case quiet && (!until.After(at) || holds(until) || until.Sub(at) > 8*time.Hour):
-			t.Fatalf("%s: quiet until %s", at, until)
-		case quiet && at.Before(end) && !until.Equal(end):
-			t.Fatalf("%s: quiet until %s, and before that until %s", at, until, end)
-		case !quiet && at.Before(end):
-			t.Fatalf("%s: not quiet, and said to be until %s", at, end)
-		}
-		if quiet {
-			end = until
+	for _, year := range []int{2026, 2040} {
+		begin := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+		var end time.Time
+		for at := begin; at.Before(begin.AddDate(1, 0, 1)); at = at.Add(7 * time.Minute) {
+			until, quiet := r.quietUntil(at)
+			switch {
+			case quiet != holds(at):
+				t.Fatalf("%s: quiet %t", at, quiet)
+			case quiet && (!until.After(at) || holds(until) || until.Sub(at) > 8*time.Hour):
+				t.Fatalf("%s: quiet until %s", at, until)
+			case quiet && at.Before(end) && !until.Equal(end):
+				t.Fatalf("%s: quiet until %s, and before that until %s", at, until, end)
+			case !quiet && at.Before(end):
+				t.Fatalf("%s: not quiet, and said to be until %s", at, end)
+			}
+			if quiet {
+				end = until
+			}
 		}
 	}
 }
