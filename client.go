@@ -66,8 +66,8 @@ type Client struct {
 	timeout  time.Duration
 	blocking blockingCalls
 	queues   waitQueues
-	// noLimiterAt is when requests last found no limiter listening even after all retries, in Unix nanoseconds.
-	noLimiterAt atomic.Int64
+	// noLimiterAt is when requests last found no limiter listening even after all retries; nil for never.
+	noLimiterAt atomic.Pointer[time.Time]
 }
 
 // Option configures a [Client].

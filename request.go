@@ -77,7 +77,7 @@ func (c *Client) requestThroughTakeover(ctx context.Context, m *nats.Msg) (msg *
 	for _, pause := range takeoverPauses {
 		msg, err = c.nc.RequestMsgWithContext(ctx, m)
 		switch {
-		case !errors.Is(err, nats.ErrNoResponders) || time.Since(time.Unix(0, c.noLimiterAt.Load())) < time.Second:
+		case !errors.Is(err, nats.ErrNoResponders) || c.lackedLimiter():
 			return msg, err
 		case sleep(ctx, pause) != nil:
 			if pause > takeoverPauses[0] && ctx.Err() == nil {
@@ -96,8 +96,15 @@ func (c *Client) requestThroughTakeover(ctx context.Context, m *nats.Msg) (msg *
 
 func (c *Client) noteNoLimiter(subject string) {
 	if !answeredByAlerter(subject) {
-		c.noLimiterAt.Store(time.Now().UnixNano())
+		now := time.Now()
+		c.noLimiterAt.Store(&now)
 	}
+}
+
+// lackedLimiter reports whether no limiter was listening within the last second.
+func (c *Client) lackedLimiter() bool {
+	at := c.noLimiterAt.Load()
+	return at != nil && time.Since(*at) < time.Second
 }
 
 // disconnected returns an error with the servers that the connection tries and the reason why it has none.

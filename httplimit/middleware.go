@@ -199,12 +199,16 @@ type errorLog struct{ refused, undecided, uncharged logThrottle }
 
 const errorLogEvery = 10 * time.Second
 
-// logThrottle allows a log line every errorLogEvery. last is when the last one was written, in Unix nanoseconds.
-type logThrottle struct{ last atomic.Int64 }
+// logThrottle allows a log line every errorLogEvery. last is when the last one was written; nil before the first.
+type logThrottle struct{ last atomic.Pointer[time.Time] }
 
 func (t *logThrottle) allow() bool {
-	now, last := time.Now().UnixNano(), t.last.Load()
-	return now-last >= int64(errorLogEvery) && t.last.CompareAndSwap(last, now)
+	last := t.last.Load()
+	if last != nil && time.Since(*last) < errorLogEvery {
+		return false
+	}
+	now := time.Now()
+	return t.last.CompareAndSwap(last, &now)
 }
 
 // warn does not log the message of an error of the limiter. The message quotes the value at fault, which came from the

@@ -165,11 +165,12 @@ func (l *limiter) judge(ctx context.Context, heard []bus.StoreState, known *othe
 		if s.ID == own {
 			continue
 		}
-		l.otherStoreSeen.Store(time.Now().UnixNano())
+		now := time.Now()
+		l.otherStoreSeen.Store(&now)
 		if _, logged := known.logged[s.ID]; logged || len(known.logged) == maxOtherStores {
 			continue
 		}
-		known.logged[s.ID], news = time.Now(), true
+		known.logged[s.ID], news = now, true
 		l.log.Error("another limiter on this NATS uses a different store: each of them admits up to the limit; "+
 			"give all of them the same DATABASE_URL, or each its own NATS server or account", "own", own, "other", s.ID)
 	}

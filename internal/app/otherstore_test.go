@@ -299,6 +299,16 @@ func TestOtherStoreIsLoggedWhileItLasts(t *testing.T) {
 	})
 }
 
+// TestOtherStoreIsForgottenByTheMonotonicClock: if the clock is set back, the limiter must not be unready for as long.
+func TestOtherStoreIsForgottenByTheMonotonicClock(t *testing.T) {
+	t.Parallel()
+	w := newWatching(t, "own")
+	w.judge(t.Context(), []bus.StoreState{{ID: "other"}}, &otherStores{logged: map[string]time.Time{}})
+	if at := *w.otherStoreSeen.Load(); at == at.Round(0) {
+		t.Errorf("%s has no monotonic clock", at)
+	}
+}
+
 // numbered yields n names.
 func numbered(n int) iter.Seq[string] {
 	return func(yield func(string) bool) {

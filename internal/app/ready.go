@@ -36,7 +36,7 @@ func (l *limiter) storeHealthy(ctx context.Context) error {
 	if err := l.engine.Failure(); err != nil {
 		return fmt.Errorf("requests are answered without it: %w", err)
 	}
-	if at := l.otherStoreSeen.Load(); at > 0 && time.Since(time.Unix(0, at)) < otherStoreTTL {
+	if at := l.otherStoreSeen.Load(); at != nil && time.Since(*at) < otherStoreTTL {
 		return errOtherStore
 	}
 	return nil

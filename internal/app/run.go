@@ -58,8 +58,8 @@ type limiter struct {
 	store store
 	// storeID is a string, unique among all stores.
 	storeID atomic.Value
-	// otherStoreSeen is when a limiter that uses another store was last heard of, in Unix nanoseconds; 0 for never.
-	otherStoreSeen atomic.Int64
+	// otherStoreSeen is when a limiter that uses another store was last heard of; nil for never.
+	otherStoreSeen atomic.Pointer[time.Time]
 	// embedded is nil with NATSURL.
 	embedded *bus.Embedded
 	// requests has the service, the broadcasts, and the announcements of keys and overrides; events has everything else.

@@ -71,13 +71,14 @@ type lead struct {
 
 	// deciding is also read by other goroutines.
 	deciding atomic.Bool
-	// standbyAskedAt is when a worker last asked that has to stand by for this one, in Unix
-	// nanoseconds.
-	standbyAskedAt atomic.Int64
+	// standbyAskedAt is when a worker last asked that has to stand by for this one; nil for never.
+	standbyAskedAt atomic.Pointer[time.Time]
 	// own is what this worker answers. The callback of questionSub reads it.
-	own      atomic.Pointer[rank]
-	ignored  logThrottle
-	failures logThrottle
+	own atomic.Pointer[rank]
+	// decidesSince is the time of own by the monotonic clock, which goes on when the clock is set.
+	decidesSince time.Time
+	ignored      logThrottle
+	failures     logThrottle
 
 	// answerSub delivers answers to inbox. questions counts the questions.
 	answerSub *nats.Subscription
@@ -109,8 +110,7 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 	}
 	cfg.times = cmp.Or(cfg.times, answerTimes)
 	l := &lead{cfg: cfg, svc: svc, conn: svc.cfg.Conn, log: svc.cfg.Logger, inbox: make(chan *nats.Msg, 256)}
-	l.own.Store(&rank{Since: time.Now().UnixNano(), Worker: fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8])})
-	l.deciding.Store(true)
+	l.decideAs(fmt.Sprintf("%.64s:%d:%s", host, os.Getpid(), rand.Text()[:8]))
 	if l.answerSub, err = l.conn.ChanSubscribe(subjectLeadAnswers+rand.Text()+".*", l.inbox); err != nil {
 		return nil, fmt.Errorf("subscribe to answers of other workers: %w", err)
 	}
@@ -118,6 +118,13 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 	l.stop = cancel
 	l.done.Go(func() { l.run(ctx) })
 	return l, nil
+}
+
+// decideAs begins a time of deciding.
+func (l *lead) decideAs(worker string) {
+	l.decidesSince = time.Now()
+	l.own.Store(&rank{Since: l.decidesSince.UnixNano(), Worker: worker})
+	l.deciding.Store(true)
 }
 
 func (l *lead) run(ctx context.Context) {
@@ -245,8 +252,7 @@ func (l *lead) takeOver(ctx context.Context, why error) bool {
 		l.logRetry("cannot take over, will retry", err)
 		return false
 	}
-	l.own.Store(&rank{Since: time.Now().UnixNano(), Worker: l.own.Load().Worker})
-	l.deciding.Store(true)
+	l.decideAs(l.own.Load().Worker)
 	l.nextAsk = time.Now().Add(decidingAskInterval)
 	l.setAnswering(l.canDecide())
 	l.log.Info("this worker now decides", "because", why)
@@ -307,13 +313,14 @@ func (l *lead) close(ctx context.Context) {
 
 // handOver returns when another worker decides, or after a while.
 func (l *lead) handOver(ctx context.Context) {
-	own, patience := *l.own.Load(), 3*standbyAskInterval
-	switch recently := time.Now().Add(-decidingAskInterval); {
-	case time.Unix(0, l.standbyAskedAt.Load()).After(recently):
+	patience := 3 * standbyAskInterval
+	switch asked := l.standbyAskedAt.Load(); {
+	case asked != nil && time.Since(*asked) < decidingAskInterval:
 		patience = handOverTimeout
-	case time.Unix(0, own.Since).Before(recently): // nobody stands by, or it would have asked
+	case time.Since(l.decidesSince) > decidingAskInterval: // nobody stands by, or it would have asked
 		return
 	}
+	own := *l.own.Load()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	l.own.Store(&rank{Since: own.Since, Worker: own.Worker, Leaving: true})

@@ -111,7 +111,8 @@ func (l *lead) answerQuestion(m *nats.Msg) {
 		return
 	}
 	if own.outranks(other) && !other.Leaving {
-		l.standbyAskedAt.Store(time.Now().UnixNano())
+		now := time.Now()
+		l.standbyAskedAt.Store(&now)
 	}
 	if data, err := json.Marshal(own); err == nil {
 		_ = l.conn.Publish(m.Reply, data) // a worker without an answer decides, too

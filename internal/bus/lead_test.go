@@ -275,6 +275,25 @@ func TestLoneWorkerStopsAtOnce(t *testing.T) {
 	}
 }
 
+// TestTimesOfTheLeadAreOfTheMonotonicClock: a clock that is set back must not make a worker that stops wait for one that
+// has gone, or not wait for one that stands by.
+func TestTimesOfTheLeadAreOfTheMonotonicClock(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := startLeadWorkers(t, url, 2)
+	waitForDeciders(t, all, 0)
+	l := all[0].lead
+	waitFor(t, "the other one asks", func() bool { return l.standbyAskedAt.Load() != nil })
+	if err := all[0].Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for what, at := range map[string]time.Time{"asked at": *l.standbyAskedAt.Load(), "decides since": l.decidesSince} {
+		if at == at.Round(0) {
+			t.Errorf("%s: %s has no monotonic clock", what, at)
+		}
+	}
+}
+
 func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
