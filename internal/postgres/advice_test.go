@@ -52,7 +52,7 @@ func TestOwnFaultsAreNotOfWhatIsWritten(t *testing.T) {
 		`SELECT FROM usage_counts`:                          true,
 		`SELECT FROM no_such_table`:                         true,
 		`SELECT 1/0`:                                        false,
-		`SELECT E'\000'`:                                   false,
+		`SELECT E'\000'`:                                    false,
 		`INSERT INTO alert_events VALUES ('x', NULL)`:       false,
 		`DO $$ BEGIN RAISE 'a trigger of somebody'; END $$`: false,
 		`SET statement_timeout = 1; SELECT pg_sleep(10)`:    false,
