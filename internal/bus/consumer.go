@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -124,6 +123,7 @@ type Consumer struct {
 	consumer jetstream.Consumer // nil after a failure, until it was looked up again
 	// storeDown says that the store did not answer.
 	storeDown bool
+	hand      hand
 	// toReturn are the messages of the pull that are to be given back.
 	toReturn []jetstream.Msg
 	// strikes counts, by sequence, how often an event failed alone.
@@ -281,7 +281,13 @@ func (c *Consumer) takePull(ctx context.Context, pull jetstream.MessageBatch, be
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopTimeout, cancel) })()
-	for messages := range batches(pull.Messages(), c.cfg.Batch) {
+	c.hand = newHand(pull.Messages(), began, c.consumer.CachedInfo().Config.AckWait)
+	defer func() { c.hand = hand{} }()
+	for {
+		messages := c.hand.next(c.cfg.Batch)
+		if len(messages) == 0 {
+			return seen, known, failed
+		}
 		if meta, err := messages[len(messages)-1].Metadata(); err == nil {
 			seen, known = position{meta.NumPending, began}, true
 			if meta.NumPending > 0 && meta.Timestamp.Before(began) { // by the server's clock
@@ -294,7 +300,6 @@ func (c *Consumer) takePull(ctx context.Context, pull jetstream.MessageBatch, be
 		}
 		failed = c.handle(work, messages)
 	}
-	return seen, known, failed
 }
 
 // noteCaughtUp notes that all events up to a time have been taken.
@@ -339,31 +344,9 @@ func (c *Consumer) prepare(ctx context.Context) error {
 	return nil
 }
 
-// batches yields what has arrived as soon as there is something. So few messages are handled at
-// once, and what arrives while a batch is taken forms the next one.
-func batches(in <-chan jetstream.Msg, most int) iter.Seq[[]jetstream.Msg] {
-	return func(yield func([]jetstream.Msg) bool) {
-		for m := range in {
-			batch := []jetstream.Msg{m}
-			for more := true; more && len(batch) < most; {
-				select {
-				case next, ok := <-in:
-					if more = ok; ok {
-						batch = append(batch, next)
-					}
-				default:
-					more = false
-				}
-			}
-			if !yield(batch) {
-				return
-			}
-		}
-	}
-}
-
 // take calls Take with the events.
 func (c *Consumer) take(ctx context.Context, all []delivered) error {
+	c.hand.keep()
 	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	events := make([]alerts.Event, len(all))

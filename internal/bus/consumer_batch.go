@@ -106,9 +106,6 @@ func (c *Consumer) takeAll(ctx context.Context, all []delivered) error {
 		c.strike(ctx, &all[0], err)
 		return nil
 	}
-	for i := range all {
-		_ = all[i].message.InProgress() // halving takes time, in which the server must not deliver them to others
-	}
 	half := len(all) / 2
 	if err := c.takeAll(ctx, all[:half]); err != nil {
 		c.queueReturn(all[half:])
