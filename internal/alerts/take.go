@@ -19,9 +19,12 @@ const throttlePrefix = "limits.alerts:user:"
 // begin with an attribute, and with one that a caller chooses the caller would raise no alerts.
 func (e *Event) ofThrottle() bool { return e.Policy == "" && strings.HasPrefix(e.Key, throttlePrefix) }
 
+// takeMatches is the default of Config.MaxMatches. Larger transactions are no faster.
+const takeMatches = 1024
+
 // Observer observes the service, for metrics. Its methods must not block.
 type Observer interface {
-	// EventsMatched is called after each batch was stored: how many events matched a rule for the first time, how many
+	// EventsMatched is called after each transaction: how many events matched a rule for the first time, how many
 	// matched one but had been taken before, and how many matched none.
 	EventsMatched(fresh, repeated, unmatched int)
 	// AlertChanged is called for each alert that was "raised", "sent", "held", "silenced" or "resolved", and for each
@@ -43,7 +46,10 @@ type Config struct {
 	NewID func() string
 	// Batch is how many pending alerts are handled together; default 256.
 	Batch int
-	// DigestMax is how many alerts one digest has at most; default 10,000.
+	// MaxMatches bounds the matches of events with rules that one transaction takes, except for a single event that has more;
+	// default 1024. Each match reads and writes a group and perhaps an alert, so this bounds the transaction's time and memory.
+	MaxMatches int
+	// DigestMax is how many alerts one digest has at most; default 10,000. They are read and marked in one transaction.
 	DigestMax int
 	// Delivered is called after deliveries were added to the outbox. It must not block.
 	Delivered func()
@@ -81,6 +87,9 @@ func New(cfg Config) *Service {
 	if cfg.Batch <= 0 {
 		cfg.Batch = pendingBatch
 	}
+	if cfg.MaxMatches <= 0 {
+		cfg.MaxMatches = takeMatches
+	}
 	if cfg.DigestMax <= 0 {
 		cfg.DigestMax = digestAlerts
 	}
@@ -95,18 +104,31 @@ func (noObserver) ThrottleFailed()             {}
 
 // Take counts events and stores the result. Once it has returned nil the events may be acknowledged; an event that is
 // taken a second time is ignored. Without events it still runs a transaction, which tells whether the store works.
+//
+// Events with many matches are stored in several transactions, in order. If one fails, the events of those before stay
+// taken.
 func (s *Service) Take(ctx context.Context, events []Event) error {
-	b := newBatch(s.Rules(), events, s.NewID)
-	b.claim = s.handover.claim(len(b.matches))
-	claimedUntil := time.Now().Add(b.claim)
-	if len(b.matches) == 0 && len(events) > 0 {
-		s.Observer.EventsMatched(0, 0, len(events))
+	all := newBatch(s.Rules(), events, s.NewID)
+	if len(all.matches) == 0 && len(events) > 0 {
+		all.report(s.Observer)
 		return nil
 	}
+	for _, part := range all.split(s.MaxMatches) {
+		if err := s.takePart(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takePart stores what one transaction takes.
+func (s *Service) takePart(ctx context.Context, b *batch) error {
+	b.claim = s.handover.claim(len(b.matches))
+	claimedUntil := time.Now().Add(b.claim)
 	if err := s.Store.Take(ctx, b.taking(), b.decide); err != nil {
 		return err
 	}
-	b.report(s.Observer, len(events))
+	b.report(s.Observer)
 	if b.claim > 0 {
 		s.handover.add(b.changes.Raised, claimedUntil)
 	}
@@ -159,9 +181,10 @@ type batch struct {
 	// late is for how long counts are kept for events that come late.
 	late    time.Duration
 	matches []match
-	// events are the ids of the events that match a rule, and repeated how many of them came again in the batch.
-	events   []string
-	repeated int
+	// events are the ids of the events that match a rule, repeated how many of them came again in the batch, and unmatched how
+	// many match none.
+	events              []string
+	repeated, unmatched int
 
 	// The fields below are results of the last call of decide.
 	known   TakeState
@@ -187,7 +210,32 @@ func newBatch(r *Rules, events []Event, newID func() string) *batch {
 			b.repeated++
 		}
 	}
+	b.unmatched = len(events) - len(b.events) - b.repeated
 	return b
+}
+
+// split splits a batch, in order, into parts of at most so many matches. An event that has more is a part of its own: its id
+// is stored once, with all that it changes. There is one part at least. The last one has the counts of the other events.
+func (b *batch) split(most int) (parts []*batch) {
+	for matches, events := b.matches, b.events; ; {
+		n, ids := 0, 0
+		for n < len(matches) {
+			next := n + 1
+			for next < len(matches) && !matches[next].first {
+				next++
+			}
+			if next > most && n > 0 {
+				break
+			}
+			n, ids = next, ids+1
+		}
+		part := &batch{rules: b.rules, newID: b.newID, late: b.late, matches: matches[:n], events: events[:ids]}
+		parts, matches, events = append(parts, part), matches[n:], events[ids:]
+		if len(matches) == 0 {
+			part.repeated, part.unmatched = b.repeated, b.unmatched
+			return parts
+		}
+	}
 }
 
 // match finds the rules that match an event, and reports whether there are any.
@@ -422,16 +470,15 @@ func (b *batch) throttles(r *Rule) []Throttle {
 	return all
 }
 
-// report reports a stored batch, of so many events, to the observer.
-func (b *batch) report(o Observer, events int) {
+// report reports a stored batch to the observer.
+func (b *batch) report(o Observer) {
 	fresh := 0
 	for _, id := range b.events {
 		if b.known.Fresh[id] {
 			fresh++
 		}
 	}
-	matched := len(b.events) + b.repeated
-	o.EventsMatched(fresh, matched-fresh, events-matched)
+	o.EventsMatched(fresh, len(b.events)-fresh+b.repeated, b.unmatched)
 	for i := range b.changes.Raised {
 		o.AlertChanged("raised", b.changes.Raised[i].Rule)
 	}

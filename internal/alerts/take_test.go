@@ -416,7 +416,7 @@ func TestDecideIsRepeatable(t *testing.T) {
 		t.Errorf("an event twice in a batch counts twice: %+v, %v", c, err)
 	}
 	var counted eventCounts
-	b.report(&counted, 2)
+	b.report(&counted)
 	if counted != (eventCounts{fresh: 1, repeated: 1}) {
 		t.Errorf("an event twice in a batch is reported as %+v", counted)
 	}

@@ -59,11 +59,15 @@ func (l *limiter) startAlerts(context.Context) error {
 	if err := l.startSender(channels, observer); err != nil {
 		return err
 	}
-	l.alerts = alerts.New(alerts.Config{
+	cfg := alerts.Config{
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
 		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(), CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
 		Unpublished: l.store.OutboxAge, OldestEvent: func(ctx context.Context) (time.Time, error) { return l.consumer.OldestEvent(ctx) },
-	})
+	}
+	if l.DatabaseURL == "" { // decisions wait for each transaction, 40 ms with these
+		cfg.MaxMatches, cfg.DigestMax = 256, 500
+	}
+	l.alerts = alerts.New(cfg)
 	l.background("alerts", func(ctx context.Context) { l.alerts.Run(ctx, l.log) })
 	l.alertAdmin = &alerts.Admin{Store: l.store, Rules: l.alertRules, Sender: l.sender, Target: channel.Fingerprint}
 	return l.startConsumer(observer)
