@@ -47,11 +47,23 @@ const (
 	staleThenInTurn = "decided 1 times optimistically, 1 times in turn, saw %q"
 )
 
-func expect(t *testing.T, what, got, want, saw string) {
+// undisturbed plays a scenario until all that it expects is so, five times at most: if the process is held up between two
+// transactions, the clock has moved on by more than was estimated, and what was decided before the turn is decided again.
+func undisturbed(t *testing.T, scenario func(expect func(what, got, want, saw string))) {
 	t.Helper()
-	if want = fmt.Sprintf(want, saw); got != want {
-		t.Errorf("%s: %s; want %s", what, got, want)
+	var wrong []string
+	for range 5 {
+		wrong = nil
+		scenario(func(what, got, want, saw string) {
+			if want = fmt.Sprintf(want, saw); got != want {
+				wrong = append(wrong, fmt.Sprintf("%s: %s; want %s", what, got, want))
+			}
+		})
+		if len(wrong) == 0 {
+			return
+		}
 	}
+	t.Error(strings.Join(wrong, "\n"))
 }
 
 // twoStores opens two stores of one database, as two workers do.
@@ -62,32 +74,36 @@ func twoStores(t *testing.T) (a, b *Store) {
 }
 
 func TestSoleWriterDecidesOptimistically(t *testing.T) {
-	s := open(t, Config{})
-	expect(t, "new rows", write(t, s, "1"), inTurn, "")
-	expect(t, "after that", write(t, s, "2"), optimistic, "1")
-	expect(t, "and again", write(t, s, "3"), optimistic, "2")
-	if got := state(t, s, "b"); got != "3" {
-		t.Errorf("state %q", got)
-	}
+	undisturbed(t, func(expect func(what, got, want, saw string)) {
+		s := open(t, Config{})
+		expect("new rows", write(t, s, "1"), inTurn, "")
+		expect("after that", write(t, s, "2"), optimistic, "1")
+		expect("and again", write(t, s, "3"), optimistic, "2")
+		if got := state(t, s, "b"); got != "3" {
+			t.Errorf("state %q", got)
+		}
+	})
 }
 
 func TestWritesOfOtherWorkersAreReadInTurn(t *testing.T) {
-	s, other := twoStores(t)
-	write(t, s, "1")
-	update(t, other, batch("b"), set("other"))
-	expect(t, "one row of two changed", write(t, s, "2"), staleThenInTurn, "1")
-	if a, b := state(t, other, "a"), state(t, other, "b"); a != "2" || b != "2" {
-		t.Errorf("states %q and %q", a, b)
-	}
-	// The next one takes its turn at once, since another worker writes; the one after it is
-	// optimistic again.
-	expect(t, "after a failure", write(t, s, "3"), inTurn, "2")
-	expect(t, "then", write(t, s, "4"), optimistic, "3")
-	// That one succeeded, so a further failure costs no more than the first.
-	update(t, other, batch("b"), set("other"))
-	expect(t, "another row changed", write(t, s, "5"), staleThenInTurn, "4")
-	expect(t, "after another failure", write(t, s, "6"), inTurn, "5")
-	expect(t, "then", write(t, s, "7"), optimistic, "6")
+	undisturbed(t, func(expect func(what, got, want, saw string)) {
+		s, other := twoStores(t)
+		write(t, s, "1")
+		update(t, other, batch("b"), set("other"))
+		expect("one row of two changed", write(t, s, "2"), staleThenInTurn, "1")
+		if a, b := state(t, other, "a"), state(t, other, "b"); a != "2" || b != "2" {
+			t.Errorf("states %q and %q", a, b)
+		}
+		// The next one takes its turn at once, since another worker writes; the one after it is
+		// optimistic again.
+		expect("after a failure", write(t, s, "3"), inTurn, "2")
+		expect("then", write(t, s, "4"), optimistic, "3")
+		// That one succeeded, so a further failure costs no more than the first.
+		update(t, other, batch("b"), set("other"))
+		expect("another row changed", write(t, s, "5"), staleThenInTurn, "4")
+		expect("after another failure", write(t, s, "6"), inTurn, "5")
+		expect("then", write(t, s, "7"), optimistic, "6")
+	})
 }
 
 // TestCanceledDecisionIsNotInDoubt: nothing was sent, so the journal is not searched for it.
@@ -111,14 +127,16 @@ func TestCanceledDecisionIsNotInDoubt(t *testing.T) {
 }
 
 func TestOptimisticDecisionIsStaleIfClockIsOff(t *testing.T) {
-	s := open(t, Config{})
-	for _, off := range []int64{-60_000, 60_000} {
-		write(t, s, "1")
-		s.optimisticSkips = 0
-		write(t, s, "1")
-		s.clock.now += off
-		expect(t, fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), staleThenInTurn, "1")
-	}
+	undisturbed(t, func(expect func(what, got, want, saw string)) {
+		s := open(t, Config{})
+		for _, off := range []int64{-60_000, 60_000} {
+			write(t, s, "1")
+			s.optimisticSkips = 0
+			write(t, s, "1")
+			s.clock.now += off
+			expect(fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), staleThenInTurn, "1")
+		}
+	})
 }
 
 func TestOptimisticDecisionStoresEvents(t *testing.T) {
@@ -166,7 +184,9 @@ func TestUnsureDecisionIsRepeatedInTurn(t *testing.T) {
 		c.Unsure = snap.Until > 0
 		return c
 	})
-	expect(t, "unsure", w.String(), staleThenInTurn, "1")
+	if got, want := w.String(), fmt.Sprintf(staleThenInTurn, "1"); got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
 }
 
 // A slow reading of the clock is imprecise: what is lent by it must certainly end within its
