@@ -168,7 +168,7 @@ func (w *waitQueues) leave(e *waiter, allowed, lost bool) {
 		switch {
 		case e.denials != q.denials:
 		case allowed:
-			q.maxInFlight, q.opens = min(q.maxInFlight+1, maxWaitsInFlight), time.Time{}
+			q.maxInFlight, q.opens, q.blockedUntil = min(q.maxInFlight+1, maxWaitsInFlight), time.Time{}, time.Time{}
 		case lost:
 			q.maxInFlight = maxWaitsInFlight
 		}

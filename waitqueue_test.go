@@ -264,3 +264,33 @@ func TestOneWaiterHasATurn(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAllowedWaitEndsTheDenial for those that come after it, too: their deadlines are not compared any more with when it
+// would have been over.
+func TestAnAllowedWaitEndsTheDenial(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var queues waitQueues
+		r := Per("k", 1, "1m")
+		first, second := queues.newWaiter(t.Context()), queues.newWaiter(t.Context())
+		queues.deny(first, r, &Reply{RetryAfter: 30_000}, 30*time.Second)
+		queues.deny(second, r, &Reply{RetryAfter: 30_000}, 30*time.Second)
+		time.Sleep(2 * time.Second)
+		third := queues.newWaiter(t.Context())
+		queues.join(third, r) // the denial is old, so it asks
+		if err := third.await(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		queues.leave(third, true, false) // the limit was reset
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		late := queues.newWaiter(ctx)
+		queues.join(late, r)
+		for _, e := range []*waiter{first, second, late} {
+			if err := e.await(ctx); err != nil {
+				t.Fatalf("%d: %v", e.number, err)
+			}
+			queues.leave(e, true, false)
+		}
+	})
+}
