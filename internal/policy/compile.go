@@ -277,7 +277,7 @@ func (c *compiler) buildLimit(p *policy, name string, f *LimitFields) (l limit, 
 		e.Burst = *f.Burst
 	}
 	if f.Window == "" && l.unlimited {
-		return l, "", nil
+		return l, "", c.finishWithoutWindow(&l, f)
 	}
 	if e.Window, err = engine.ParseWindow(f.Window); err != nil {
 		if f.Window == "" {
@@ -287,6 +287,18 @@ func (c *compiler) buildLimit(p *policy, name string, f *LimitFields) (l limit, 
 	}
 	err = c.finishLimit(&l, f)
 	return l, "", err
+}
+
+// finishWithoutWindow is finishLimit for an unlimited limit, whose window an override may bring.
+func (c *compiler) finishWithoutWindow(l *limit, f *LimitFields) error {
+	likely := "1h"
+	if f.Timezone != "" {
+		likely = "day" // no other window goes with it
+	}
+	l.Window, _ = engine.ParseWindow(likely)
+	err := c.finishLimit(l, f)
+	l.Window = engine.Window{}
+	return err
 }
 
 // finishLimit sets the fields that depend on the window, and validates the limit by the rules of the engine.

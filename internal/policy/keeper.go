@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"log/slog"
-	"slices"
 
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/yamlfile"
@@ -54,25 +53,23 @@ func (s *Set) renamed(before *Set) (attributes []any) {
 // without returns the limits that s has and other has not, in order.
 func (s *Set) without(other *Set) (ids []overrides.LimitID) {
 	for _, p := range s.policies {
-		for limits := range p.variants {
-			for i := range limits {
-				if id := (overrides.LimitID{Policy: p.name, Name: limits[i].name}); !other.HasLimit(id) && !slices.Contains(ids, id) {
-					ids = append(ids, id)
-				}
+		for i := range p.base.usual {
+			if id := (overrides.LimitID{Policy: p.name, Name: p.base.usual[i].name}); !other.HasLimit(id) {
+				ids = append(ids, id)
 			}
 		}
 	}
 	return ids
 }
 
-// HasLimit reports whether a policy has a limit, in some tier or at some time of day.
+// HasLimit reports whether a policy has a limit. Tiers and schedules change limits, and neither add nor remove any.
 func (s *Set) HasLimit(id overrides.LimitID) bool {
 	p := s.byName[id.Policy]
 	if p == nil {
 		return false
 	}
-	for limits := range p.variants {
-		if slices.ContainsFunc(limits, func(l limit) bool { return l.name == id.Name }) {
+	for i := range p.base.usual {
+		if p.base.usual[i].name == id.Name {
 			return true
 		}
 	}

@@ -169,6 +169,67 @@ func TestCheckOverrideOfUnlimited(t *testing.T) {
 	}
 }
 
+// TestOverrideBringsAWindow to an unlimited limit that has none. All else that the file says of the limit counts, and is
+// validated.
+func TestOverrideBringsAWindow(t *testing.T) {
+	t.Parallel()
+	burst := int64(5)
+	for fields, o := range map[string]override{
+		"algorithm: fixed_window":                       {Limit: 10, Window: "1h"},
+		"algorithm: fixed_window, anchor: first_use":    {Limit: 10, Window: "1h"},
+		"algorithm: token_bucket":                       {Limit: 10, Window: "1h", Burst: &burst},
+		"algorithm: token_bucket, burst: 5":             {Limit: 10, Window: "1h"},
+		"algorithm: fixed_window, timezone: Asia/Tokyo": {Limit: 10, Window: "month"},
+		"timezone: Asia/Tokyo":                          {Limit: 10, Window: "month"},
+	} {
+		o.ID = overrides.ID{Policy: "p", Name: "n", Subject: "k"}
+		window := "1h"
+		if o.Window == "month" {
+			window = "month"
+		}
+		s, with := parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: unlimited, `+fields+`}, {name: other, key: o, limit: 1, window: 1m}]}]`),
+			parse(t, `policies: [{name: p, limits: [{name: n, key: k, limit: unlimited, window: `+window+`, `+fields+`}]}]`)
+		if err := s.CheckOverride(&o); err != nil {
+			t.Errorf("%s: %v", fields, err)
+			continue
+		}
+		got, want := overridden(&o, &s.policies[0].base.usual[0].Limit), overridden(&o, &with.policies[0].base.usual[0].Limit)
+		if got.Spec() != want.Spec() {
+			t.Errorf("%s: %+v; with a window in the file %+v", fields, got.Spec(), want.Spec())
+		}
+	}
+	for _, wrong := range []string{"timezone: Nowhere/X", "burst: 5", "algorithm: token_bucket, anchor: first_use"} {
+		if _, err := Parse("test.yaml", []byte(`policies: [{name: p, limits: [{name: n, key: k, limit: unlimited, `+wrong+`}, {name: other, key: o, limit: 1, window: 1m}]}]`), Options{}); err == nil {
+			t.Errorf("%s is valid", wrong)
+		}
+	}
+}
+
+// TestRenamedLimitsOfManyVariants: each limit is told of once, and compared once. To compare them in each tier and at each time
+// of day took 27 s here, in which the metrics waited.
+func TestRenamedLimitsOfManyVariants(t *testing.T) {
+	t.Parallel()
+	file := func(letter string) *Set {
+		text := "policies: [{name: p, limits: ["
+		for i := range 16 {
+			text += fmt.Sprintf("{name: %s%d, key: k, limit: 5, window: 1m},", letter, i)
+		}
+		text += "], tiers: {"
+		for i := range 63 {
+			text += fmt.Sprintf("T%d: {%s0: {limit: 6}}, ", i, letter)
+		}
+		text += "}, schedule: ["
+		for i := range 24 {
+			text += fmt.Sprintf("{from: \"%02d:00\", to: \"%02d:00\", factor: 0.5},", i, i+1)
+		}
+		return parse(t, text+"]}]")
+	}
+	got := fmt.Sprint(file("b").renamed(file("a")))
+	if strings.Count(got, "p/a") != 16 || strings.Count(got, "p/b") != 16 {
+		t.Error(got)
+	}
+}
+
 // TestErrorListsAtMostTwentyNames of those that exist.
 func TestErrorListsAtMostTwentyNames(t *testing.T) {
 	t.Parallel()
