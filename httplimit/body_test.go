@@ -331,6 +331,24 @@ func TestRateLimitFieldsNameEachLimitOnce(t *testing.T) {
 	}
 }
 
+// TestNestedFieldsNameEachLimitOnce, also limits whose names have what separates items and parameters.
+func TestNestedFieldsNameEachLimitOnce(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"free", "free, trial", `a;q=1`, `"`, `\`} {
+		h, seen := http.Header{}, map[any]bool{}
+		for range 3 {
+			httplimit.RateLimitFields(h, &httplimit.Answer{Reply: &limits.Reply{Allowed: true, Name: name, Limit: 7, Remaining: 2,
+				Limits: []limits.LimitReply{{Name: name, Limit: 7, Remaining: 2, Allowed: true, Window: "1m"}}}, At: noon})
+		}
+		for _, item := range items(t, h, "RateLimit-Policy") {
+			seen[item.Value] = true
+		}
+		if len(seen) != 3 {
+			t.Errorf("%q: %s", name, h.Get("RateLimit-Policy"))
+		}
+	}
+}
+
 // TestRateLimitFieldsKeepExistingOnes: other handlers may have written the fields in several
 // lines.
 func TestRateLimitFieldsKeepExistingOnes(t *testing.T) {

@@ -36,6 +36,19 @@ type rateLimitItem struct {
 	reset     time.Duration // t
 }
 
+// itemNames returns the bare items of a field of one or more lines, as they are written. It returns none if the field is too
+// long or does not parse.
+func itemNames(lines []string) map[string]bool {
+	names, field := map[string]bool{}, strings.Join(lines, ", ")
+	if field == "" || len(field) > maxFieldBytes || !sfList.MatchString(field) {
+		return names
+	}
+	for _, member := range sfItems.FindAllStringSubmatch(field, -1) {
+		names[strings.TrimSuffix(member[0], member[1])] = true
+	}
+	return names
+}
+
 // rateLimitItems parses a RateLimit field of one or more lines. It returns no items if the field is too long or does not
 // parse, or if any item lacks r or has an r or t that is not a non-negative Integer. The valid items of such a field are
 // not used, because they may describe the limit that resets sooner and would take precedence over a valid

@@ -82,11 +82,7 @@ func appendItems(h http.Header, field string, items []string) {
 // policyNames names each limit by its policy and its own name. Items must have distinct names, so a name that is already
 // used, also by an item in existing, gets a number.
 func policyNames(rows []limits.LimitReply, existing []string) []string {
-	names, written := make([]string, len(rows)), map[string]bool{}
-	for item := range strings.SplitSeq(strings.Join(existing, ", "), ", ") {
-		name, _, _ := strings.Cut(item, ";q=")
-		written[name] = true
-	}
+	names, written := make([]string, len(rows)), itemNames(existing)
 	for i, l := range rows {
 		name := l.Name
 		if l.Policy != "" {

@@ -288,7 +288,12 @@ func TestSlackTextMentionsNobody(t *testing.T) {
 		"<@U024BE7LH>", "@7up", "@.x", "@_x", "ü@someone", "用户@7"} {
 		m := message()
 		m.Title, m.Text = text, text
-		if got := slackText(m); strings.Count(got, "@\u200b") != 2 || mention.MatchString(got) {
+		if got := slackText(m); strings.Count(got, "@\u200b") != 2 || mentionNobody(got) != got {
+			t.Errorf("%q is sent as %q", text, got)
+		}
+	}
+	for text, want := range map[string]string{"@é@bob": "@\u200bé@\u200bbob", "@-@bob": "@\u200b-@\u200bbob", "@bob @.@alice": "@\u200bbob @\u200b.@\u200balice"} {
+		if got := slackEscape(text); got != want {
 			t.Errorf("%q is sent as %q", text, got)
 		}
 	}

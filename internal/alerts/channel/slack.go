@@ -57,15 +57,28 @@ func slackText(m *alerts.Message) string {
 // zero-width space keeps [words](url) and ![words](url) from being a link and an image in a chat that shows Markdown.
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "](", "]\u200b(")
 
-// mention matches the beginning of anything that a receiver may take for a mention. It matches more than a list of names,
-// because receivers differ in where a name ends: for Mattermost @here_ is @here, and a name may begin with a digit. An @
-// after a letter or a digit of ASCII, which alone Mattermost takes for part of a word, belongs to a mail address, which is
-// left alone so that it can be copied, except before the names that mean everybody: some receivers find those there too.
-var mention = regexp.MustCompile(`(^|[^A-Za-z0-9])@([\pL\pN._-])|@((?i:all|channel|everyone|here))`)
+// What may follow an @ that a receiver takes for a mention, and what some receivers take for one even within a word.
+// anyName matches more than a list of names, because receivers differ in where a name ends: for Mattermost @here_ is @here,
+// and a name may begin with a digit.
+var anyName, everybody = regexp.MustCompile(`^[\pL\pN._-]`), regexp.MustCompile(`^(?i:all|channel|everyone|here)`)
 
-// slackEscape escapes a text so that it is shown as it is. A zero-width space after an @ keeps it from being a mention.
-func slackEscape(text string) string {
-	return mention.ReplaceAllString(slackEscapes.Replace(text), "$1@\u200b$2$3")
+// slackEscape escapes a text so that it is shown as it is.
+func slackEscape(text string) string { return mentionNobody(slackEscapes.Replace(text)) }
+
+// mentionNobody puts a zero-width space after each @ that may begin a mention. An @ after a letter or a digit of ASCII, which
+// alone Mattermost takes for part of a word, belongs to a mail address, which is left alone so that it can be copied.
+func mentionNobody(text string) string {
+	var out strings.Builder
+	word := false // the byte before is a letter or a digit of ASCII
+	for i := range len(text) {
+		c := text[i]
+		out.WriteByte(c)
+		if rest := text[i+1:]; c == '@' && (!word && anyName.MatchString(rest) || everybody.MatchString(rest)) {
+			out.WriteString("\u200b")
+		}
+		word = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+	}
+	return out.String()
 }
 
 // firstRunes cuts a text to n runes and an ellipsis.
