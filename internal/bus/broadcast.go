@@ -27,9 +27,9 @@ const (
 )
 
 const (
-	// maxForgetBytes bounds a broadcast of what to forget: a key or prefix in which every byte is
-	// escaped.
-	maxForgetBytes = 6*limits.MaxKeyBytes + 64
+	// maxForgetBytes bounds a broadcast of what to forget: a key and a name, which may be those of a
+	// policy and its limit, in which every byte is escaped.
+	maxForgetBytes = 6*(limits.MaxKeyBytes+3*limits.MaxNameBytes) + 64
 	// maxAnnouncedBytes bounds an announcement.
 	maxAnnouncedBytes = 256
 )
@@ -168,7 +168,7 @@ func (f *Forgetter) Listen(apply func(engine.Forget)) error {
 }
 
 func saysWhat(what engine.Forget) error {
-	if what == (engine.Forget{}) {
+	if what == (engine.Forget{}) || what.Name != "" && what.Key == "" {
 		return errors.New("it does not say what to forget")
 	}
 	return nil

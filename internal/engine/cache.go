@@ -279,9 +279,13 @@ func (x *denialCache) invalidate(f Forget) {
 		s := &x.shards[i]
 		s.generation.Add(1)
 		s.mu.Lock()
-		for id := range s.entries {
-			if f.names(id) {
-				x.remove(s.entries, id)
+		if f.Name != "" {
+			x.remove(s.entries, CounterID{f.Key, f.Name})
+		} else {
+			for id := range s.entries {
+				if f.names(id) {
+					x.remove(s.entries, id)
+				}
 			}
 		}
 		s.mu.Unlock()

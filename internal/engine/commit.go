@@ -275,7 +275,7 @@ func (e *Engine) broadcastChanges(b *batch) {
 		if !c.refunded && !c.voidsLeases && !c.freed {
 			continue
 		}
-		e.forgetAndBroadcast(Forget{Key: c.limit.Key, Freed: !c.refunded && !c.voidsLeases})
+		e.forgetAndBroadcast(Forget{Key: c.limit.Key, Name: c.limit.Name, Freed: !c.refunded && !c.voidsLeases})
 		// The batch's own invalidation must not keep it from caching what it has read.
 		b.generations[e.cache.shardIndex(c.limit.CounterID)]++
 	}

@@ -194,7 +194,7 @@ func TestRefundOrResetEndsCachedDenial(t *testing.T) {
 		if d := ask(t, e, consume); !d.Allowed {
 			t.Error("denied after a reset")
 		}
-		if diff := cmp.Diff([]engine.Forget{{Key: "k"}, {Key: "k"}}, told); diff != "" {
+		if diff := cmp.Diff([]engine.Forget{{Key: "k", Name: "1h"}, {Key: "k"}}, told); diff != "" {
 			t.Errorf("other workers are told (-want +got)\n%s", diff)
 		}
 		ask(t, e, consume)
@@ -219,7 +219,7 @@ func TestRefundBatchedWithConsumeIsBroadcast(t *testing.T) {
 		refund := consume
 		refund.Verb = engine.Refund
 		inOneBatch(t, store, submission{e, refund, nil}, submission{e, consume, nil})
-		if diff := cmp.Diff([]engine.Forget{{Key: "k"}}, told); diff != "" {
+		if diff := cmp.Diff([]engine.Forget{{Key: "k", Name: "1h"}}, told); diff != "" {
 			t.Errorf("other workers are told (-want +got)\n%s", diff)
 		}
 	})

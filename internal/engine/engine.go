@@ -45,10 +45,12 @@ type Config struct {
 	Deadline time.Duration
 }
 
-// Forget names counters that a worker must drop from memory: those of Key, those of all keys with
-// Prefix, or all.
+// Forget names counters that a worker must drop from memory: one of Key, or all of them, those of
+// all keys with Prefix, or all.
 type Forget struct {
-	Key    string `json:"key,omitzero"`
+	Key string `json:"key,omitzero"`
+	// Name is that of the one counter of Key; empty for all. Only then nothing has to be searched.
+	Name   string `json:"name,omitzero"`
 	Prefix string `json:"prefix,omitzero"`
 	All    bool   `json:"all,omitzero"`
 	// Freed says that counters only became freer: their leases remain valid.

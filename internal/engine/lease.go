@@ -356,17 +356,26 @@ func (x *leases) endFor(f Forget) {
 			continue
 		}
 		s.mu.Lock()
-		for id, e := range s.entries {
-			if f.names(id) {
-				e.ended = true
-				e.endCount++
+		if e := s.entries[CounterID{f.Key, f.Name}]; f.Name != "" && e != nil {
+			e.end()
+		} else if f.Name == "" {
+			for id, e := range s.entries {
+				if f.names(id) {
+					e.end()
+				}
 			}
 		}
 		s.mu.Unlock()
 	}
 }
 
-// names reports whether the counter is one of those to forget.
+// end ends the lease; its shard must be locked.
+func (e *lease) end() {
+	e.ended = true
+	e.endCount++
+}
+
+// names reports whether the counter is one of those to forget, which have no name.
 func (f *Forget) names(id CounterID) bool {
 	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }

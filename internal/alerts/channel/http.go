@@ -97,8 +97,8 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 // boundConnections ends an attempt that has opened too many connections.
 func boundConnections(ctx context.Context, end context.CancelCauseFunc) context.Context {
 	var opened atomic.Int64
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
-		if !c.Reused && opened.Add(1) > maxConnections {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
+		if err == nil && opened.Add(1) > maxConnections {
 			end(fmt.Errorf("it ended %d connections without an answer", maxConnections))
 		}
 	}})

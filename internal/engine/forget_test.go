@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// remembering returns an engine's memory with leases and denials of n keys, each with the counters a and b.
+func remembering(n int) *Engine {
+	e := new(Engine)
+	e.cache.init()
+	e.leases.init()
+	generations := e.cache.generations()
+	for i := range n {
+		for _, name := range []string{"a", "b"} {
+			l := Limit{CounterID: CounterID{fmt.Sprint("k", i), name}, Limit: 1, Window: Window{Millis: 3_600_000, text: "1h"}}
+			var s State
+			s.advance(&l, time.Now().UnixMilli())
+			e.cache.put(newCachedCounter(&l, &s), true, &generations)
+			e.leases.add(e.leases.shard(l.CounterID), l.CounterID)
+		}
+	}
+	return e
+}
+
+// TestForgetDropsWhatItNames, and nothing else.
+func TestForgetDropsWhatItNames(t *testing.T) {
+	t.Parallel()
+	for what, want := range map[Forget]string{
+		{Key: "k1", Name: "a"}: "k1 a",
+		{Key: "k1"}:            "k1 a, k1 b",
+		{Prefix: "k1"}:         "k1 a, k1 b, k10 a, k10 b, k11 a, k11 b",
+		{Key: "other"}:         "",
+	} {
+		for _, freed := range []bool{false, true} {
+			what.Freed = freed
+			e, forgotten := remembering(12), ""
+			e.Forget(what)
+			for _, key := range []string{"k0", "k1", "k10", "k11", "k2"} {
+				for _, name := range []string{"a", "b"} {
+					id := CounterID{key, name}
+					denied := e.cache.shards[e.cache.shardIndex(id)].entries[id] != nil
+					if ended := e.leases.shard(id).entries[id].ended; ended != (!denied && !freed) {
+						t.Errorf("%+v: the lease of %+v has ended %t, its denial is remembered %t", what, id, ended, denied)
+					}
+					if !denied {
+						if forgotten != "" {
+							forgotten += ", "
+						}
+						forgotten += key + " " + name
+					}
+				}
+			}
+			if forgotten != want {
+				t.Errorf("%+v: forgotten are %q, want %q", what, forgotten, want)
+			}
+		}
+	}
+}
+
+// BenchmarkForget measures what each refund asks of every worker, on the goroutine that reads requests.
+func BenchmarkForget(b *testing.B) {
+	for _, keys := range []int{100, 30_000} {
+		e := remembering(keys)
+		b.Run(fmt.Sprint(keys, " keys"), func(b *testing.B) {
+			for b.Loop() {
+				e.Forget(Forget{Key: "other", Name: "a"})
+			}
+		})
+	}
+}
