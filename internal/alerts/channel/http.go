@@ -31,7 +31,8 @@ const (
 	// ones, because they share it.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
-	// maxConnections bounds the new connections of one attempt. After a stream of HTTP/2 that the server did not process
+	// maxConnections bounds the new connections that one attempt is sent on. (What it had opened when another attempt was
+	// quicker to use it does not count, nor one that was over before it could be used: a few more.) After a stream of HTTP/2 that the server did not process
 	// (GOAWAY, REFUSED_STREAM, and nginx's 444) net/http tries again on a new connection, at once and for as long as the
 	// attempt may take: 300 times a second.
 	maxConnections = 3
@@ -94,11 +95,11 @@ func (t *target) post(ctx context.Context, header http.Header, body []byte) (ans
 	return answer, t.statusError(resp)
 }
 
-// boundConnections ends an attempt that has opened too many connections.
+// boundConnections ends an attempt that was sent on too many connections.
 func boundConnections(ctx context.Context, end context.CancelCauseFunc) context.Context {
 	var opened atomic.Int64
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
-		if err == nil && opened.Add(1) > maxConnections {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		if !c.Reused && opened.Add(1) > maxConnections {
 			end(fmt.Errorf("it ended %d connections without an answer", maxConnections))
 		}
 	}})

