@@ -127,7 +127,7 @@ func TestARefundOnOneWorkerEndsADenialRememberedByAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	decide(t, nc, limits.SubjectRefund, body)
-	if msg, err := told.NextMsg(patience); err != nil || string(msg.Data) != `{"key":"k"}` {
+	if msg, err := told.NextMsg(patience); err != nil || string(msg.Data) != `{"key":"k","name":"1h"}` {
 		t.Fatalf("told %v, %v", msg, err)
 	}
 	eventually(t, func() error {

@@ -171,6 +171,6 @@ func settleOnOtherWorker(t *testing.T, s Store) {
 	ask(t, one, engine.Consume, 10, "id", l)
 	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, false) // and one caches it
 	settleTo(t, two, "id", 9)
-	equal(t, "told", <-told, engine.Forget{Key: "a", Freed: true})
+	equal(t, "told", <-told, engine.Forget{Key: "a", Name: "1h", Freed: true})
 	equal(t, "allowed", ask(t, one, engine.Consume, 1, "", l).Allowed, true)
 }
