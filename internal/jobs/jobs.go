@@ -87,11 +87,16 @@ type Filter struct {
 	Max int
 }
 
+// MaxAhead is by how much the clock of a worker may be ahead of the store's. Runs that were made by one that was ahead by more
+// keep no other from running.
+const MaxAhead = time.Minute
+
 // Store stores the runs. Every implementation must pass one conformance suite (package storetest).
 type Store interface {
 	// ClaimRun marks the runs of all jobs whose lease is over as lost, then inserts the run. Of all claims for one job and
 	// time at most one inserts it, and of all runs of one job at most one has not ended. If a run was claimed while the
-	// clock was ahead, its lease begins with the first claim after the clock was set right.
+	// clock was ahead, its lease begins with the first claim after the clock was set right. Runs of the job that have ended
+	// and are for a time more than MaxAhead from now are forgotten: the job is to run when that time comes.
 	ClaimRun(ctx context.Context, c Claim) (Claimed, error)
 	// FinishRun ends the run with r's Job and Scheduled, and stores Outcome, Note and Error. found is false if there is no
 	// such run that has not ended.

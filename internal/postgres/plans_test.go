@@ -69,6 +69,7 @@ var queries = []query{
 	{"prune overrides", pruneOverridesSQL, []string{"Insert on override_removals", "Delete on overrides overrides_1", "Limit", "Index Scan using overrides_pkey on overrides", "Tid Scan on overrides overrides_1", "CTE Scan on gone"}},
 	{"lose runs", loseRunsSQL, []string{"Update on job_runs", "Update on job_runs job_runs_1", "Index Scan using job_runs_running on job_runs job_runs_1", "Index Scan using job_runs_running on job_runs"}},
 	{"claim run", claimRunSQL, nil},
+	{"forget runs ahead", forgetAheadSQL, []string{"Delete on job_runs", "Index Scan using job_runs_pkey on job_runs"}},
 	{"finish run", finishRunSQL, nil},
 	{"runs", runsSQL, []string{"Limit", "Index Scan Backward using job_runs_scheduled on job_runs"}},
 	{"runs of a job", runsOfJobSQL, []string{"Limit", "Index Scan Backward using job_runs_pkey on job_runs"}},

@@ -14,6 +14,10 @@ const (
 
 	loseRunsSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?1 WHERE ended_at = 0 AND deadline < ?1 RETURNING job`
 
+	// A run that ended before the time it was for was made while the clock was ahead. It must not keep
+	// the job from running when that time comes.
+	forgetAheadSQL = `DELETE FROM job_runs WHERE job = ?1 AND scheduled > ?2 AND ended_at <> 0`
+
 	claimRunSQL = `
 INSERT INTO job_runs (job, scheduled, replica, started_at, deadline, ended_at, outcome, note, error)
 SELECT ?1, ?2, ?3, ?4, ?4 + ?5, CASE WHEN busy THEN ?4 ELSE 0 END, CASE WHEN busy THEN 'skipped' ELSE 'running' END, '', ''
@@ -49,6 +53,9 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 			return false, err
 		}
 		claimed.Lost = lost
+		if _, err := s.execInTx(forgetAheadSQL, c.Job, now+jobs.MaxAhead.Milliseconds()); err != nil {
+			return false, err
+		}
 		claimed.Outcome, _, err = first(readInTx(s, oneColumn[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
 			c.Lease.Milliseconds(), c.IfIdle))
 		return true, err
