@@ -188,16 +188,7 @@ func (r *resolver) addPolicy(out *Resolved, p *policy) error {
 		out.OnError, out.hasOnError = p.strictestOnError(out), true
 	}
 	for i := range limits {
-		l, limited, _, err := r.resolveLimit(p, &limits[i])
-		if err == nil && !limited {
-			continue
-		}
-		if err == nil && len(out.Limits) == maxLimits && !p.shadow {
-			out.leaveOutShadow()
-		}
-		if err == nil && len(out.Limits) == maxLimits {
-			err = ErrTooManyLimits
-		}
+		err := r.addLimit(out, p, limits[i:])
 		if err != nil && p.shadow && r.Policy == "" { // it must not refuse what others allow
 			out.leaveOut(p.name, err)
 			return nil
@@ -205,11 +196,26 @@ func (r *resolver) addPolicy(out *Resolved, p *policy) error {
 		if err != nil {
 			return err
 		}
-		if out.Limits == nil {
-			out.Limits = make([]engine.Limit, 0, len(limits))
-		}
-		out.Limits = append(out.Limits, l)
 	}
+	return nil
+}
+
+// addLimit adds the first of the limits of a policy that are yet to be added, if it limits the request.
+func (r *resolver) addLimit(out *Resolved, p *policy, limits []limit) error {
+	l, limited, _, err := r.resolveLimit(p, &limits[0])
+	if err != nil || !limited {
+		return err
+	}
+	if len(out.Limits) == maxLimits && !p.shadow {
+		out.leaveOutShadow()
+	}
+	if len(out.Limits) == maxLimits {
+		return ErrTooManyLimits
+	}
+	if out.Limits == nil {
+		out.Limits = make([]engine.Limit, 0, len(limits))
+	}
+	out.Limits = append(out.Limits, l)
 	return nil
 }
 
