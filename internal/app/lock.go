@@ -82,7 +82,8 @@ func linkTarget(path string) (string, error) {
 	return linkTarget(target)
 }
 
-// errInUse is the error for a folder or a database file that another process has locked. It names the process if the lock file does.
+// errInUse is the error for a folder or a database file that another process has locked. It names the process if the lock
+// file does.
 func errInUse(lockPath string) error {
 	text, _ := os.ReadFile(lockPath)
 	owner := "another process"

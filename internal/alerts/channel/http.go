@@ -31,10 +31,10 @@ const (
 	// ones, because they share it.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
-	// maxConnections bounds the new connections that one attempt is sent on. (What it had opened when another attempt was
-	// quicker to use it does not count, nor one that was over before it could be used: a few more.) After a stream of HTTP/2 that the server did not process
-	// (GOAWAY, REFUSED_STREAM, and nginx's 444) net/http tries again on a new connection, at once and for as long as the
-	// attempt may take: 300 times a second.
+	// maxConnections bounds the new connections that one attempt is sent on. After a stream of HTTP/2 that the server did
+	// not process (GOAWAY, REFUSED_STREAM, and nginx's 444) net/http tries again on a new connection, at once and for as
+	// long as the attempt may take: 300 times a second. What it opened and another attempt was quicker to use does not
+	// count, nor what was over before it could be used, so there may be a few more.
 	maxConnections = 3
 )
 
