@@ -96,7 +96,7 @@ type Store interface {
 	// ClaimRun marks the runs of all jobs whose lease is over as lost, then inserts the run. Of all claims for one job and
 	// time at most one inserts it, and of all runs of one job at most one has not ended. If a run was claimed while the
 	// clock was ahead, its lease begins with the first claim after the clock was set right. Runs of the job that have ended
-	// and are for a time more than MaxAhead from now are forgotten: the job is to run when that time comes.
+	// and are for a time after the claim's, more than MaxAhead from now, are forgotten: the job is to run when that time comes.
 	ClaimRun(ctx context.Context, c Claim) (Claimed, error)
 	// FinishRun ends the run with r's Job and Scheduled, and stores Outcome, Note and Error. found is false if there is no
 	// such run that has not ended.

@@ -21,9 +21,10 @@ WITH ahead AS (
 UPDATE job_runs SET outcome = 'lost', ended_at = ` + nowMillis + ` WHERE ended_at = 0 AND deadline < ` + nowMillis + ` RETURNING job`
 
 	// A run that ended before the time it was for was made by a worker whose clock is ahead, or was. It
-	// must not keep others from running the job when that time comes.
+	// must not keep others from running the job when that time comes. Those whose clocks are ahead alike,
+	// and claim the same time, leave it alone.
 	forgetAheadSQL = `
-DELETE FROM job_runs WHERE job = $1 AND scheduled > ` + nowMillis + ` + $2::bigint AND ended_at <> 0`
+DELETE FROM job_runs WHERE job = $1 AND scheduled > GREATEST($2, ` + nowMillis + ` + $3::bigint) AND ended_at <> 0`
 
 	// Inserts nothing if the run exists, or if another run of the job started at the same moment:
 	// unique indexes prevent both.
@@ -60,7 +61,7 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 		if claimed.Lost, err = collect(rows, err, oneColumn[string]); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, forgetAheadSQL, c.Job, jobs.MaxAhead.Milliseconds()); err != nil {
+		if _, err := tx.Exec(ctx, forgetAheadSQL, c.Job, c.Scheduled, jobs.MaxAhead.Milliseconds()); err != nil {
 			return err
 		}
 		rows, err = tx.Query(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds(), c.IfIdle)

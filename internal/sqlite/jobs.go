@@ -15,7 +15,7 @@ const (
 	loseRunsSQL = `UPDATE job_runs SET outcome = 'lost', ended_at = ?1 WHERE ended_at = 0 AND deadline < ?1 RETURNING job`
 
 	// A run that ended before the time it was for was made while the clock was ahead. It must not keep
-	// the job from running when that time comes.
+	// the job from running when that time comes. Who claims the same time again leaves it alone.
 	forgetAheadSQL = `DELETE FROM job_runs WHERE job = ?1 AND scheduled > ?2 AND ended_at <> 0`
 
 	claimRunSQL = `
@@ -53,7 +53,7 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 			return false, err
 		}
 		claimed.Lost = lost
-		if _, err := s.execInTx(forgetAheadSQL, c.Job, now+jobs.MaxAhead.Milliseconds()); err != nil {
+		if _, err := s.execInTx(forgetAheadSQL, c.Job, max(c.Scheduled, now+jobs.MaxAhead.Milliseconds())); err != nil {
 			return false, err
 		}
 		claimed.Outcome, _, err = first(readInTx(s, oneColumn[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,

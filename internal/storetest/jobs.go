@@ -17,6 +17,7 @@ var jobTests = []test{
 	{"a claim for an idle job inserts nothing while the job runs", runIfIdle},
 	{"a run past its lease is lost and cannot end", runIsLost},
 	{"a run past its lease is lost with the next claim of any job", runsOfOthersAreLost},
+	{"workers that are ahead alike run once, and keep no other from running", runsAhead},
 	{"history by job, and the last run", runHistory},
 	{"history by outcome", runsByOutcome},
 	{"old runs are removed, the oldest first, except running ones and the last of a job", pruneRuns},
@@ -245,4 +246,27 @@ func pruneRuns(t *testing.T, s Store) {
 		equal(t, "left", outcomes(t, s, "j"), c.left)
 	}
 	equal(t, "of one that runs", outcomes(t, s, "k"), []string{"2 skipped", "1 running"})
+}
+
+// runsAhead: of workers whose clocks are ahead of the store's, one runs the job at each of their times. When a claim for now
+// says that a clock is right again, the job may run at those times, too.
+func runsAhead(t *testing.T, s Store) {
+	now := time.Now().UnixMilli()
+	times := []int64{now + 3_600_000, now + 3_630_000, now + 3_660_000}
+	ahead := func(at int64) jobs.Outcome {
+		c := claim(t, s, "j", at, longLease)
+		if c.Outcome == jobs.Running {
+			finish(t, s, jobs.Run{Job: "j", Scheduled: at, Outcome: jobs.Done})
+		}
+		return c.Outcome
+	}
+	for _, at := range times {
+		equal(t, "the first", ahead(at), jobs.Running)
+		equal(t, "another one", ahead(at), "")
+	}
+	equal(t, "the clock is right", ahead(now), jobs.Running)
+	equal(t, "and another one", ahead(now), "")
+	for _, at := range times {
+		equal(t, "when its time has come", ahead(at), jobs.Running)
+	}
 }
