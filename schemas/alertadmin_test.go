@@ -11,9 +11,9 @@ import (
 
 // refineAlerts bounds the fields of requests about alerts.
 func refineAlerts(s *jsonschema.Schema) {
-	number := func(name string, min, max int) {
+	number := func(name string, min, max int64) {
 		if f, ok := s.Properties.Get(name); ok {
-			f.Minimum, f.Maximum = json.Number(strconv.Itoa(min)), json.Number(strconv.Itoa(max))
+			f.Minimum, f.Maximum = json.Number(strconv.FormatInt(min, 10)), json.Number(strconv.FormatInt(max, 10))
 		}
 	}
 	number("max", 1, limits.MaxAlertPage)

@@ -143,7 +143,7 @@ func TestStreamBoundsMessageSize(t *testing.T) {
 	js := stream(t, nc)
 	// Each of these characters is written as six.
 	key, name, user := strings.Repeat("<", limits.MaxKeyBytes), strings.Repeat("<", limits.MaxNameBytes), strings.Repeat("<", limits.MaxAttributeBytes)
-	e := exceeded(math.MaxInt64)
+	e := exceeded(math.MaxInt)
 	e.Key, e.Name, e.Policy, e.User, e.Limit, e.Denied = key, name, name, user, math.MaxInt64, math.MaxInt64
 	if _, err := js.PublishMsg(t.Context(), eventMsg(t, &e)); err != nil {
 		t.Error(err)
