@@ -100,7 +100,7 @@ func TestVerbsReachAServerThatWantsTLSFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := testenv.NATSConfig(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, handshake_first: true, timeout: 0.1 }", cert, private))
+	s := testenv.NATSConfig(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, handshake_first: true, timeout: 1 }", cert, private))
 	for _, f := range []natsFlags{{settings.NATS{NATSURL: "nats://" + s.Addr().String()}}, {settings.NATS{NATSURL: "tls://" + s.Addr().String(), NATSTLSCA: cert}}} {
 		nc, err := f.connect(&session{ctx: t.Context()}, "test")
 		if err == nil {
