@@ -219,6 +219,7 @@ func (s *Store) replay(seq, token int64, changes []byte) error {
 	}
 	s.lastSeq, s.lastToken = seq, token
 	s.inDoubt.observe(seq, token)
+	s.unconfirmed = true // a standby may lack it
 	s.journalBytes += int64(len(changes))
 	return nil
 }

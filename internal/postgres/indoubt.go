@@ -85,7 +85,13 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 	return err // others have folded so much that the row, if it was written, has been deleted
 }
 
-const standbySQL = `SELECT current_setting('synchronous_standby_names') <> ''`
+const (
+	needsStandby = `current_setting('synchronous_standby_names') <> ''`
+	standbySQL   = `SELECT ` + needsStandby
+
+	// The standby has what was committed before as soon as it has this.
+	confirmSQL = `SELECT pg_logical_emit_message(true, 'limits', '')`
+)
 
 // learnStandby finds out on a new connection whether there has to be a synchronous standby: when a
 // commit is in doubt there may be no time left to ask.
@@ -112,7 +118,7 @@ func (s *Store) confirm(ctx context.Context) error {
 		return nil
 	}
 	err = s.onConn(ctx, func(c conn) error {
-		_, err := c.Exec(ctx, `SELECT pg_logical_emit_message(true, 'limits', '')`)
+		_, err := c.Exec(ctx, confirmSQL)
 		return err
 	})
 	if err != nil {

@@ -48,7 +48,7 @@ const (
 	// SKIP LOCKED, because another relay is publishing the locked rows. They are still in the
 	// outbox, so they count for its first row.
 	readOutboxSQL = `
-SELECT seq, id, type, data, (SELECT seq FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT 1) AS first
+SELECT seq, id, type, data, (SELECT seq FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT 1) AS first, ` + needsStandby + ` AS standby
 FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	deleteOutboxSQL = `
@@ -128,12 +128,17 @@ func (s *Store) Relay(
 		defer cancel()
 		_ = tx.Rollback(ctx) // does nothing after a commit
 	}()
-	events, seqs, err := s.readOutbox(ctx, tx, max)
+	events, seqs, standby, err := s.readOutbox(ctx, tx, max)
 	if err != nil {
 		return 0, fmt.Errorf("read outbox: %w", err)
 	}
 	if len(events) == 0 {
 		return 0, nil
+	}
+	if standby {
+		if err := s.confirmEvents(ctx); err != nil {
+			return 0, err
+		}
 	}
 	acked, publishErr := publish(ctx, events)
 	if len(acked) > 0 {
@@ -149,18 +154,30 @@ func (s *Store) Relay(
 	return n, nil
 }
 
-// readOutbox returns events and the row number of each id.
-func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Event, map[string]int64, error) {
+// confirmEvents returns when the synchronous standby has the events that were read. Without it a
+// decision can be lost by a failover, and its event would come again, with another id, when the
+// request does.
+func (s *Store) confirmEvents(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	if _, err := s.relay.Exec(ctx, confirmSQL); err != nil {
+		return fmt.Errorf("events wait, since the synchronous standby may lack them (synchronous_standby_names): %w", err)
+	}
+	return nil
+}
+
+// readOutbox returns events, the row number of each id, and whether there has to be a synchronous
+// standby.
+func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) (events []engine.Event, seqs map[string]int64, standby bool, err error) {
 	rows, err := tx.Query(ctx, readOutboxSQL, max, s.outboxStart.get())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
-	var events []engine.Event
-	seqs := make(map[string]int64)
+	seqs = make(map[string]int64)
 	var seq, first int64
 	var id, kind string
 	var data []byte
-	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data, &first}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data, &first, &standby}, func() error {
 		e := engine.Event{ID: id, Type: engine.EventType(kind)}
 		if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
 			return fmt.Errorf("decode event %s: %w", id, err)
@@ -172,7 +189,7 @@ func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) ([]engine.Ev
 	if len(events) > 0 {
 		s.outboxStart.set(first)
 	}
-	return events, seqs, err
+	return events, seqs, standby, err
 }
 
 func deleteOutbox(ctx context.Context, tx pgx.Tx, acked []string, seqs map[string]int64) (int, error) {

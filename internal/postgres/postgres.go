@@ -155,7 +155,7 @@ type Store struct {
 	optimisticSkips, backoff int
 	inDoubt                  inDoubtCommit
 	// unconfirmed says that a synchronous standby may lack a transaction that was or may be committed,
-	// by this process or, when it begins to decide, by another one. needsStandby says that there has
+	// by this process or by another one. needsStandby says that there has
 	// to be one, as far as is known.
 	unconfirmed  bool
 	needsStandby atomic.Bool
@@ -211,9 +211,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.pool = s.conns.pool
 
 	relay := base.Copy()
-	// For usage, one that writes and one that reads; three for alerts; one for what must not wait for
-	// any of them.
-	relay.MaxConns = maxRelays + 6
+	// A relay has a second one for a synchronous standby. For usage, one that writes and one that
+	// reads; three for alerts; one for what must not wait for any of them.
+	relay.MaxConns = 2*maxRelays + 6
 	configureSession(relay, name, lock, relayStatement, relayIdle)
 	setTimeouts(relay, orDefault(cfg.relayTimeout, relayTimeout))
 	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,4 +126,71 @@ func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 		t.Error("a worker that decides again may have missed something")
 	}
 	r.standby(t, "")
+}
+
+// TestAWorkerThatDecidesBesideAnotherConfirmsWhatItReads: several workers may decide at a time. One reads the receipt that
+// another one committed without the standby.
+func TestAWorkerThatDecidesBesideAnotherConfirmsWhatItReads(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	s, beside := open(t, Config{URL: r.url}), open(t, Config{URL: r.url})
+	update(t, s, batch("a"), set("before"))
+	update(t, beside, batch("b"), set("before"))
+	try := func(s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		return s.Update(ctx, b, decide)
+	}
+	r.standby(t, "away")
+	receipt := engine.Receipt{ID: "id", Answer: []byte("{}"), ExpiresAt: 1 << 45}
+	charged := batch("a")
+	charged.IDs = []string{receipt.ID}
+	if err := try(s, charged, func(snap engine.Snapshot) engine.Changes {
+		c := set("after")(snap)
+		c.Receipts = []engine.Receipt{receipt}
+		return c
+	}); !errors.Is(err, engine.ErrCommitUnknown) {
+		t.Errorf("a charge: %v", err)
+	}
+	replays := 0
+	if err := try(beside, charged, func(snap engine.Snapshot) (c engine.Changes) {
+		if snap.Receipts[0] != nil {
+			replays++
+		}
+		return c
+	}); err == nil || replays == 0 {
+		t.Errorf("the worker beside it reads it %d times: %v", replays, err)
+	}
+	r.standby(t, "")
+}
+
+// TestEventsThatAStandbyLacksAreNotPublished: after a failover the decision never was, and its event comes again with another id
+// when the request does.
+func TestEventsThatAStandbyLacksAreNotPublished(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	s := open(t, Config{URL: r.url})
+	update(t, s, batch("a"), set("before"))
+	r.standby(t, "away")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
+		c := set("after")(snap)
+		c.Events = []engine.Event{{ID: "crossing", Type: engine.EventExceeded}}
+		return c
+	})
+	if !errors.Is(err, engine.ErrCommitUnknown) {
+		t.Errorf("a charge: %v", err)
+	}
+	_, err = s.Relay(t.Context(), 10, func(_ context.Context, events []engine.Event) ([]string, error) {
+		t.Errorf("%d are published", len(events))
+		return nil, nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "synchronous_standby_names") {
+		t.Errorf("relay: %v", err)
+	}
+	r.standby(t, "")
+	if got := publish(t, s, 10); !slices.Equal(got, []string{"crossing"}) {
+		t.Errorf("with the standby: %q", got)
+	}
 }
