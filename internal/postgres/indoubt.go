@@ -50,8 +50,13 @@ func (d *inDoubtCommit) observe(seq, token int64) {
 // has a number and a random token.
 func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 	switch {
-	case err == nil && s.unconfirmed: // nothing was written, but perhaps something was read that a standby lacks
-		return s.confirm(ctx)
+	case err == nil:
+		s.lostAnswers.Tried(nil)
+		s.lostConns.Tried(nil)
+		if s.unconfirmed { // nothing was written, but perhaps something was read that a standby lacks
+			return s.confirm(ctx)
+		}
+		return nil
 	case !errors.Is(err, engine.ErrCommitUnknown) || s.inDoubt.token == 0:
 		return err
 	}
@@ -72,10 +77,10 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 		if confirmErr := s.confirm(ctx); confirmErr != nil {
 			return fmt.Errorf("%w; %v", err, confirmErr)
 		}
-		s.log.Warn("the answer to a commit was lost; the journal shows that it was committed", "error", err)
+		s.lostAnswers.Tried(err, "committed", true)
 		return nil
 	case d.seen || s.lastSeq < d.seq:
-		s.log.Warn("the answer to a commit was lost; the journal shows that it was not committed", "error", err)
+		s.lostAnswers.Tried(err, "committed", false)
 		if ctxErr != nil { // a server that hangs is not a lost race: the circuit breaker has to open
 			return fmt.Errorf("not committed: %w: %v", ctxErr, err)
 		}

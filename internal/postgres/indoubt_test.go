@@ -1,10 +1,13 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,6 +107,24 @@ func TestOutcomeLookupIsRetried(t *testing.T) {
 	})
 	if got := state(t, s, "a"); err != nil || got != "after" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestLostAnswersAreLoggedOnce, while they go on: a network that breaks connections may lose hundreds.
+func TestLostAnswersAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	proxy := startProxy(t, testenv.Postgres(t))
+	var log bytes.Buffer
+	s := open(t, Config{URL: proxy.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 5 {
+		update(t, s, batch("a"), set("before"))
+		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes {
+			proxy.loseAnswers()
+			return set("after")(snap)
+		})
+	}
+	if n := strings.Count(log.String(), "the answer to a commit was lost"); n != 1 {
+		t.Errorf("%d lines about 5 of them:\n%s", n, &log)
 	}
 }
 

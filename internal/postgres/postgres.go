@@ -36,6 +36,7 @@ import (
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
 	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/outage"
 )
 
 // Config configures a [Store].
@@ -85,6 +86,8 @@ const (
 // Store keeps counters, receipts and events in PostgreSQL. Its methods may be called concurrently.
 type Store struct {
 	log *slog.Logger
+	// A network that breaks connections has many of each.
+	lostAnswers, lostConns *outage.Log
 
 	// Channels with Slot, Slots or Lock in their name are semaphores; acquire waits for them with a
 	// context.
@@ -181,8 +184,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Store{
-		log:        cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		log:         log,
+		lostAnswers: outage.New(log, slog.LevelWarn, "the answer to a commit was lost; the journal shows whether it was committed", "commits are answered again"),
+		lostConns: outage.New(log, slog.LevelWarn, "database connection lost or its statements outdated, discarding idle connections",
+			"no database connection was lost lately"),
 		relaySlots: make(chan struct{}, maxRelays), reportSlot: make(chan struct{}, 1),
 		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
 		dirtyReads: newSharedReads[dirtyQuestion, []engine.StoredCounter](), keyReads: newSharedReads[string, *keys.Key](),

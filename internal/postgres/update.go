@@ -231,7 +231,7 @@ func (s *Store) backOff() {
 func (s *Store) runInTurn(ctx context.Context, b engine.Batch, plan planner) error {
 	again, err := s.runInTurnOnce(ctx, b, plan)
 	if again && ctx.Err() == nil {
-		s.log.Warn("database connection lost or its statements outdated, discarding idle connections", "error", err)
+		s.lostConns.Tried(err)
 		s.pool.Reset()
 		_, err = s.runInTurnOnce(ctx, b, plan)
 	}
