@@ -41,11 +41,6 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 		req.Refusal = policyError(&q, err)
 		return nil
 	}
-	for i := range r.Limits {
-		if l := &r.Limits[i]; l.User == "" {
-			l.User = identifier(l.Key)
-		}
-	}
 	req.Limits, req.OnError = r.Limits, r.OnError
 	return nil
 }

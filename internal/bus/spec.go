@@ -8,13 +8,13 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/policy"
 	"github.com/seed503877ad/limits/internal/zone"
 )
 
@@ -147,7 +147,7 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	l := engine.Limit{
 		CounterID: engine.CounterID{Key: s.key, Name: s.name},
 		Algorithm: s.algorithm, Limit: s.limit, Burst: s.burst, Window: s.window, Zone: s.zone, FirstUse: s.firstUse,
-		Leased: s.leased, Threshold: p.threshold.Of(s.limit), User: identifier(s.key),
+		Leased: s.leased, Threshold: p.threshold.Of(s.limit), User: policy.Identifier(s.key),
 	}
 	if !s.has(specName) {
 		l.Name = s.window.String()
@@ -164,22 +164,6 @@ func (p *parser) resolveSpec(req *engine.Request, s *spec, item int) error {
 	}
 	req.Limits = append(req.Limits, l)
 	return nil
-}
-
-// identifier is the part of a key "scope:resource:identifier" that names who is limited: all after
-// the second colon, with fewer colons all after the last, and the whole key if that is empty.
-func identifier(key string) string {
-	_, rest, ok := strings.Cut(key, ":")
-	if !ok {
-		return key
-	}
-	if _, id, ok := strings.Cut(rest, ":"); ok {
-		rest = id
-	}
-	if rest == "" {
-		return key
-	}
-	return rest
 }
 
 // fingerprint identifies what a request asks for, so that the same id with another request is

@@ -109,7 +109,7 @@ func TestBoundsOfRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, want := range map[int]string{254: "", 255: "attribute long makes the key 257 bytes long"} {
-		got, err := key.render(map[string]string{"a": "x", "long": strings.Repeat("y", n)}, nil)
+		got, _, err := key.render(map[string]string{"a": "x", "long": strings.Repeat("y", n)}, nil)
 		if want == "" && (err != nil || len(got) != 256) || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("an attribute of %d bytes: a key of %d, %v; want %q", n, len(got), err, want)
 		}

@@ -316,7 +316,7 @@ func TestEveryRenderedKeyIsValidSubject(t *testing.T) {
 		}
 		for _, v := range []string{"a", "A:B", "100%", "%25", "a0A", "Éé", "::1", "/64", "a: :b", "İ", "5%5", "s/64/64"} {
 			for _, ip := range []string{"203.0.113.9", "2001:DB8::1", "::ffff:1.2.3.4", "fe80::1%eth0"} {
-				subject, err := k.render(map[string]string{"v": v, "w": v + "w", "ip": ip}, []byte("secret"))
+				subject, _, err := k.render(map[string]string{"v": v, "w": v + "w", "ip": ip}, []byte("secret"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -354,7 +354,7 @@ func TestGlobOverRenderedKeyIsValidSubject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, err := k.render(attributes, []byte("secret"))
+		key, _, err := k.render(attributes, []byte("secret"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -258,7 +259,8 @@ func (r *resolver) resolveLimit(p *policy, l *limit) (out engine.Limit, limited 
 		return out, false, by, nil
 	}
 	out = l.Limit
-	if out.Key, err = l.key.render(r.Attributes, r.set.options.HashKey); err != nil {
+	var identifier int
+	if out.Key, identifier, err = l.key.render(r.Attributes, r.set.options.HashKey); err != nil {
 		if l.unlimited { // without a key no override can apply
 			return out, false, by, nil
 		}
@@ -268,7 +270,7 @@ func (r *resolver) resolveLimit(p *policy, l *limit) (out engine.Limit, limited 
 		}
 		return out, false, by, err
 	}
-	out.User = l.key.user(r.Attributes, r.set.options.HashKey)
+	out.User = cmp.Or(l.key.user(r.Attributes, r.set.options.HashKey), identifierFrom(out.Key, identifier))
 	limited = !l.unlimited
 	if r.Overrides == nil {
 		return out, limited, by, nil

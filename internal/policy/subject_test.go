@@ -29,7 +29,7 @@ func TestEquivalentValuesShareOneKey(t *testing.T) {
 		seen := map[string]int{}
 		for i, g := range groups {
 			for _, v := range g {
-				key, err := tp.render(map[string]string{tp.parts[0].attribute: v}, options.HashKey)
+				key, _, err := tp.render(map[string]string{tp.parts[0].attribute: v}, options.HashKey)
 				if other, ok := seen[key]; err != nil || ok && other != i {
 					t.Errorf("%s of %s: %q, %v, also that of %v", template, v, key, err, groups[other])
 				}
@@ -95,6 +95,29 @@ func TestInvalidAddressesAreRejected(t *testing.T) {
 	}
 }
 
+// TestColonsOfAValueDoNotCutTheIdentifier: without an attribute user, events name who is limited by the last part of the key, and
+// two of them are never one.
+func TestColonsOfAValueDoNotCutTheIdentifier(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ key, value, want string }{
+		{"api:v:{v}", "7", "7"}, {"api:v:{v}", "a:b", "a:b"}, {"a:b:c:{v}", "7", "c:7"}, {"v:{v}", "org:acme:42", "org:acme:42"},
+		{"{v}", "acme:eu:42", "acme:eu:42"}, {"user:{v}:daily", "7", "7:daily"}, {"{v}:daily", "7", "7:daily"}, {"api:{w}:{v}", "a:b:c", "a:b:c"},
+		{"{w}-{v}", "a:b", "x:y-a:b"}, {"{w}:{v}", "7", "7"}, {"api:v:all", "7", "all"}, {"global", "7", "global"},
+		{"ip:{v|ip}", "2603:10:0:9::1", "2603:10:0:9::/64"}, {"ip:{v|ip}", "2a01:10:0:9::1", "2a01:10:0:9::/64"}, {"{v|ip}", "::1", "::/64"},
+	} {
+		r, err := parse(t, `policies: [{name: p, limits: [{name: n, key: "`+c.key+`", limit: 1, window: 1h}]}]`).
+			Resolve(Question{Policy: "p", Attributes: map[string]string{"v": c.value, "w": "x:y"}})
+		if err != nil || r.Limits[0].User != c.want {
+			t.Errorf("key %s of %s: events name %q, %v; want %q", c.key, c.value, r.Limits[0].User, err, c.want)
+		}
+	}
+	for key, want := range map[string]string{"api:user:7": "7", "api:ip:2001:db8::1": "2001:db8::1", "ip:ab12": "ab12", "global": "global", "a:": "a:", "a:b:": "a:b:"} {
+		if got := Identifier(key); got != want {
+			t.Errorf("inline key %s: %q; want %q", key, got, want)
+		}
+	}
+}
+
 // TestHashedUserIsNamedByHash: if the key hashes the user, events and usage have only the hash,
 // too.
 func TestHashedUserIsNamedByHash(t *testing.T) {
@@ -122,7 +145,7 @@ func TestMultiByteSeparators(t *testing.T) {
 	}
 	seen := map[string][2]string{}
 	for _, pair := range [][2]string{{"a", "b"}, {"a→b", "c"}, {"a", "b→c"}, {"a€", "b"}, {"a%E2%86%92b", "c"}, {"a–", "→"}} {
-		key, err := tp.render(map[string]string{"user": pair[0], "route": pair[1]}, nil)
+		key, _, err := tp.render(map[string]string{"user": pair[0], "route": pair[1]}, nil)
 		if other, ok := seen[key]; err != nil || ok || !utf8.ValidString(key) {
 			t.Errorf("%q: key %q, %v; also that of %q", pair, key, err, other)
 		}
@@ -155,7 +178,7 @@ func TestDistinctSubjectsHaveDistinctKeys(t *testing.T) {
 		if err != nil {
 			return
 		}
-		key, err := tp.render(attributes, nil)
+		key, _, err := tp.render(attributes, nil)
 		if err != nil {
 			t.Skip(err)
 		}
@@ -171,7 +194,7 @@ func subjects(tp *template, key string) (all []map[string]string) {
 	var cut func(i int, rest string)
 	cut = func(i int, rest string) {
 		if i == len(tp.parts) {
-			if again, err := tp.render(attributes, nil); err == nil && again == key {
+			if again, _, err := tp.render(attributes, nil); err == nil && again == key {
 				all = append(all, maps.Clone(attributes))
 			}
 			return

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -149,31 +150,59 @@ func (t *template) missing(attributes map[string]string) string {
 	return ""
 }
 
-// render returns the key for some attributes. The error is an *[AttributeError] without policy and limit.
-func (t *template) render(attributes map[string]string, hashKey []byte) (string, error) {
+// render returns the key for some attributes, and where the identifier in it begins. The error is an *[AttributeError] without
+// policy and limit.
+func (t *template) render(attributes map[string]string, hashKey []byte) (text string, identifier int, err error) {
+	var s scope
 	if len(t.parts) == 0 {
-		return t.text, nil
+		s.read(t.text, 0)
+		return t.text, s.end, nil
 	}
 	key := make([]byte, 0, 96)
 	for i := range t.parts {
 		p := &t.parts[i]
 		value, err := p.filter(attributes[p.attribute], hashKey)
 		if err != nil {
-			return "", err
+			return "", 0, err
 		}
+		s.read(t.literals[i], len(key))
 		key = append(key, t.literals[i]...)
 		key = p.appendEscaped(key, value)
 	}
 	key = append(key, t.literals[len(t.parts)]...)
 	if len(key) > maxKeyBytes {
-		return "", &AttributeError{Attribute: t.longest(attributes), Problem: fmt.Sprintf(
+		return "", 0, &AttributeError{Attribute: t.longest(attributes), Problem: fmt.Sprintf(
 			"makes the key %d bytes long, above the maximum of %d; shorten it, or have the policy hash it", len(key), maxKeyBytes)}
 	}
-	return string(key), nil
+	return string(key), s.end, nil
 }
 
-// user returns the user that events and usage name: the attribute user or, if the key hashes that, its hash, so that the
-// attribute itself is neither stored nor sent. The key must have been rendered before.
+// scope finds the end of "scope:resource:" in the fixed text of a key: two colons, or one. Those of values, such as IPv6
+// addresses, do not count.
+type scope struct{ colons, end int }
+
+// read takes the next fixed text, which begins at that place in the key.
+func (s *scope) read(text string, at int) {
+	for i := 0; i < len(text) && s.colons < 2; i++ {
+		if text[i] == ':' {
+			s.colons++
+			s.end = at + i + 1
+		}
+	}
+}
+
+// Identifier is the part of a key "scope:resource:identifier" that names who is limited: all after the second colon, or after
+// the only one, and the whole key if that is empty. It is for keys that no policy made.
+func Identifier(key string) string {
+	var s scope
+	s.read(key, 0)
+	return identifierFrom(key, s.end)
+}
+
+func identifierFrom(key string, begin int) string { return cmp.Or(key[begin:], key) }
+
+// user returns the user that events and usage name, if there is the attribute user: that or, if the key hashes it, its hash, so
+// that the attribute itself is neither stored nor sent. The key must have been rendered before.
 func (t *template) user(attributes map[string]string, hashKey []byte) string {
 	user := attributes[userAttribute]
 	for i := range t.parts {
