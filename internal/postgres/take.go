@@ -146,7 +146,8 @@ func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.
 		b.Queue(exceededSQL, sortedUnique(t.Subjects)).Query(eachText(func(subject string) { taken.Exceeded[subject] = true }))
 	}
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Now) })
-	return taken, tx.SendBatch(ctx, &b).Close()
+	err := tx.SendBatch(ctx, &b).Close() // fills taken
+	return taken, err
 }
 
 func eachText(f func(string)) func(pgx.Rows) error {
