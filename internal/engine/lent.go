@@ -46,7 +46,7 @@ func (t *lent) until() int64  { return max(t.newer.until, t.older.until) }
 // generation for as long as any of them could be given back, so when the newer generation is that old, all leases of the
 // older have ended.
 func (t *lent) add(amount, now, until, grace int64) (since int64) {
-	if t.newer.amount > 0 && now-t.newer.since > maxLease+grace {
+	if now-t.newer.since > maxLease+grace {
 		t.older, t.newer = t.newer, loans{}
 	}
 	if t.newer.amount == 0 {
@@ -100,7 +100,7 @@ func (t *lent) append(b []byte) []byte {
 
 func (t *lent) decode(d *decoder) {
 	t.newer.decode(d)
-	if !d.bad && len(d.b) > 0 {
+	if len(d.b) > 0 {
 		t.older.decode(d)
 	}
 }
@@ -126,7 +126,7 @@ func (s *State) chargeAhead(l *Limit, want int64) (amount, until, since int64) {
 	remaining := s.remaining(l)
 	amount = min(want, remaining/leaseFraction)
 	if remaining > l.Threshold {
-		amount = min(amount, remaining-max(0, l.Threshold)-1)
+		amount = min(amount, remaining-l.Threshold-1)
 	}
 	now := s.counting().moment()
 	until = min(now+maxLease, s.counting().steadyUntil())

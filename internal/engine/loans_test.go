@@ -1,0 +1,181 @@
+package engine
+
+import "testing"
+
+// TestALeaseDoesNotReachTheWarning: the request that crosses the threshold raises an event, so the store decides it. Below the
+// threshold leases are as anywhere.
+func TestALeaseDoesNotReachTheWarning(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		for remaining, want := range map[int64]int64{200: 25, 120: 15, 112: 11, 102: 1, 101: 0, 100: 12, 80: 10} {
+			h := history{limit: limitOf(t, a, 1000, "1h"), now: noon}
+			h.limit.Threshold = 100
+			h.ask(Consume, 1000-remaining)
+			if amount, _, _ := h.state.chargeAhead(&h.limit, 1000); amount != want {
+				t.Errorf("%d lent of %d, and the warning is at 100; want %d", amount, remaining, want)
+			} else if amount == 0 && h.state.lent != (lent{}) {
+				t.Errorf("nothing is lent, and counts as %+v", h.state.lent)
+			}
+		}
+	})
+}
+
+// TestALeaseIsGivenBackWithinItsGrace, its last millisecond included, and not later.
+func TestALeaseIsGivenBackWithinItsGrace(t *testing.T) {
+	t.Parallel()
+	for a, grace := range map[Algorithm]int64{SlidingWindow: 10_000, FixedWindow: 10_000, TokenBucket: 500} {
+		for _, after := range []int64{0, 1} {
+			h := history{limit: limitOf(t, a, 1_000_000, "1h"), now: noon}
+			h.ask(Consume, 100_000)
+			amount, until, since := h.state.chargeAhead(&h.limit, 1000)
+			h.now = until + grace + after
+			h.ask(Check, 1)
+			used := h.state.counting().used()
+			known := h.state.settleLease(amount, amount, noon, since)
+			if back := used - h.state.counting().used(); known != (after == 0) || known && back != amount || !known && back != 0 {
+				t.Errorf("%s: %d of %d given back %d ms after its grace; known: %t", a, back, amount, after, known)
+			}
+		}
+	}
+}
+
+// TestARefundLeavesWhatIsLent in either generation, though it asks for all that is used. Of a bucket it also leaves what is
+// refilled before the last of the leases is over: otherwise the bucket would be full by then, and what is lent refilled too.
+func TestARefundLeavesWhatIsLent(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		h := history{limit: limitOf(t, a, 36_000_000, "1h"), now: noon} // refills 10 in a millisecond
+		h.ask(Consume, 10_000_000)
+		lent := int64(0)
+		generation := maxLease + graceOf(a)
+		for _, at := range []int64{0, generation - 100, generation + 1} {
+			h.now = noon + at
+			h.ask(Check, 1)
+			amount, _, _ := h.state.chargeAhead(&h.limit, 1000)
+			if lent += amount; amount != 1000 {
+				t.Fatalf("%s: %d lent after %d ms", a, amount, at)
+			}
+		}
+		if h.state.lent.older.amount == 0 {
+			t.Fatalf("one generation: %+v", h.state.lent)
+		}
+		end := h.state.lent.until()
+		if want := h.now + generation; end != want {
+			t.Errorf("%s: the last lease ends %d ms after %d", a, end-want, want)
+		}
+		h.ask(Refund, h.state.counting().used())
+		if used := h.state.counting().used(); a != TokenBucket && used != lent {
+			t.Errorf("%s: %d used after all was refunded, and %d are lent", a, used, lent)
+		}
+		if a == TokenBucket {
+			h.now = end
+			h.ask(Check, 1)
+			if used := h.state.counting().used(); used < lent || used > lent+2 {
+				t.Errorf("%d used when the leases are over, and %d are lent", used, lent)
+			}
+		}
+	})
+}
+
+// TestLoansThatEndLeaveNothing: neither their end nor their beginning counts for the next ones.
+func TestLoansThatEndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*lent){
+		"left the window": func(l *lent) { l.trim(noon, 0) },
+		"over":            func(l *lent) { l.trim(noon+101, 5) },
+	} {
+		var l lent
+		l.add(5, noon, noon+100, leaseGrace)
+		if end(&l); l != (lent{}) {
+			t.Errorf("%s: %+v is left", name, l)
+		}
+	}
+}
+
+// TestTheOlderLoansMayEndLast, as those of a bucket: the newer are empty only if both are, and what is stored is read as it was.
+func TestTheOlderLoansMayEndLast(t *testing.T) {
+	t.Parallel()
+	const later = noon + maxLease + bucketGrace + 1
+	var l lent
+	l.add(5, noon, later+300, bucketGrace)
+	l.add(7, later, later+100, bucketGrace)
+	l.trim(later+100, 100)
+	if l.older.amount != 5 || l.newer.amount != 7 {
+		t.Fatalf("in their last millisecond: %+v", l)
+	}
+	l.trim(later+101, 100)
+	if l.newer != (loans{5, later + 300, noon}) || l.older != (loans{}) {
+		t.Errorf("after the newer are over: %+v", l)
+	}
+	var back lent
+	if back.decode(&decoder{b: l.append(nil)}); back != l {
+		t.Errorf("%+v is stored as %+v", l, back)
+	}
+}
+
+// TestTheLastLeaseEndsAGeneration, whichever began last.
+func TestTheLastLeaseEndsAGeneration(t *testing.T) {
+	t.Parallel()
+	var l lent
+	l.add(1, noon, noon+100, leaseGrace)
+	l.add(1, noon+10, noon+50, leaseGrace)
+	if l.until() != noon+100 || l.amount() != 2 {
+		t.Errorf("%+v", l)
+	}
+	if l.add(1, noon+20, noon+200, leaseGrace); l.until() != noon+200 || l.amount() != 3 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// TestALeaseGivesBackNoMoreThanStillCounts: a higher limit refills what is lent before its lease is over, and what was charged
+// since is another's.
+func TestALeaseGivesBackNoMoreThanStillCounts(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, TokenBucket, 1000, "1s"), now: noon}
+	h.ask(Consume, 900)
+	amount, _, since := h.state.chargeAhead(&h.limit, 12)
+	h.limit.Limit = 2000
+	h.now += 453
+	if used := h.ask(Check, 1).Used; amount != 12 || used != 6 {
+		t.Fatalf("%d lent, %d used", amount, used)
+	}
+	h.ask(Consume, 100)
+	if !h.state.settleLease(amount, amount, noon, since) || h.state.counting().used() != 100 {
+		t.Errorf("%d used, and 100 were charged since", h.state.counting().used())
+	}
+	if h.state.lent != (lent{}) {
+		t.Errorf("%+v is left", h.state.lent)
+	}
+}
+
+// TestARefundChargesNothing, even if all that is used is lent, or will be refilled before the lease is over.
+func TestARefundChargesNothing(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, TokenBucket, 1000, "1s"), now: noon}
+	h.ask(Consume, 900)
+	h.state.chargeAhead(&h.limit, 12)
+	for range 2 {
+		if used := h.ask(Refund, 900).Used; used != 912 {
+			t.Errorf("%d used after a refund of what is needed until the lease is over; 912 were", used)
+		}
+	}
+}
+
+// TestOlderLoansStayLentWhenTheNewerAreGivenBack: they are the newer then.
+func TestOlderLoansStayLentWhenTheNewerAreGivenBack(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		h := history{limit: limitOf(t, a, 1_000_000, "1h"), now: noon}
+		h.ask(Consume, 100_000)
+		var amount, since int64
+		for _, after := range []int64{0, maxLease + graceOf(a) - 1, 2} {
+			h.now += after
+			h.ask(Check, 1)
+			amount, _, since = h.state.chargeAhead(&h.limit, 1000)
+		}
+		older := h.state.lent.older
+		if !h.state.settleLease(amount, amount, h.now, since) || older.amount != 2000 || h.state.lent != (lent{newer: older}) {
+			t.Errorf("%s: of %+v is left %+v", a, older, h.state.lent)
+		}
+	})
+}
