@@ -37,7 +37,7 @@ type leaseShard struct {
 
 // lease is this worker's lease of one counter, and the demand for it.
 type lease struct {
-	// limit ends with its Ref, by which a request finds the lease. The fields from there to idle
+	// limit ends with its Ref, by which a request finds the lease. The fields from there to demand
 	// are those that serve reads; they share three cache lines.
 	limit Limit
 	// shard is the shard that guards it.
@@ -57,7 +57,8 @@ type lease struct {
 	// meanwhile, see bucket.
 	used, resetAt int64
 	demand        demand
-	// idle counts the sweeps since the last request.
+	// idle counts the sweeps since a transaction had it. A lease that serves is renewed or given back long before this is
+	// idleSweeps.
 	idle     int32
 	line3    atomic.Uint32
 	endCount uint64
@@ -210,7 +211,6 @@ func (x *leases) serveOne(e *lease, r *Request, i int, now time.Time, clock *clo
 			x.noteSpent(e)
 		}
 	}
-	e.idle = 0
 	e.fill(l, now, result)
 	return true
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestALeaseDoesNotReachTheWarning: the request that crosses the threshold raises an event, so the store decides it. Below the
 // threshold leases are as anywhere.
@@ -178,4 +181,100 @@ func TestOlderLoansStayLentWhenTheNewerAreGivenBack(t *testing.T) {
 			t.Errorf("%s: of %+v is left %+v", a, older, h.state.lent)
 		}
 	})
+}
+
+// servedLease is a lease of that many tokens, of a counter that may be served.
+func servedLease(e *Engine, l Limit, tokens int64) *lease {
+	now := time.Now()
+	clock := clockReading{sent: now, received: now}
+	e.leases.init()
+	e.clock.Store(&clock)
+	home := e.leases.shard(l.CounterID)
+	of := e.leases.add(home, l.CounterID)
+	of.limit, of.grant, of.tokens, of.clock = l, grant{amount: tokens, until: 60_000}, tokens, &clock
+	return of
+}
+
+// TestALeaseIsRenewedOnceItIsSpent: as soon as it has too little for a request like the last, and once, however many smaller
+// ones it serves.
+func TestALeaseIsRenewedOnceItIsSpent(t *testing.T) {
+	t.Parallel()
+	var e Engine
+	l := limitOf(t, SlidingWindow, 1000, "1h")
+	l.Leased = true
+	of := servedLease(&e, l, 10)
+	for i, c := range []struct{ cost, spent int64 }{{3, 0}, {1, 0}, {3, 0}, {2, 1}, {1, 1}} {
+		if _, ok := e.leases.serve(&Request{Limits: []Limit{l}, Cost: c.cost}, time.Now(), e.clock.Load()); !ok || int64(len(e.leases.spent)) != c.spent {
+			t.Errorf("request %d: served: %t, and %d leases are spent, with %d left", i, ok, len(e.leases.spent), of.tokens)
+		}
+	}
+	b := newBatch()
+	if e.leases.addRenewals(b, 10); len(b.renewal.Limits) != 1 || len(b.requests) != 1 {
+		t.Errorf("%d renewed", len(b.renewal.Limits))
+	}
+	if e.leases.addRenewals(newBatch(), 10); len(e.leases.spent) != 0 {
+		t.Error("it is still spent")
+	}
+}
+
+// TestOnlyALeaseThatIsHeldIsRenewed: another is settled already, or about to be.
+func TestOnlyALeaseThatIsHeldIsRenewed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(of *lease)
+		want   int
+	}{
+		"held":                   {func(*lease) {}, 1},
+		"in another batch":       {func(of *lease) { of.grant = grant{} }, 0},
+		"ended":                  {func(of *lease) { of.end() }, 0},
+		"about to be given back": {func(of *lease) { of.returning = true }, 0},
+	} {
+		var e Engine
+		of := servedLease(&e, limitOf(t, SlidingWindow, 1000, "1h"), 0)
+		of.amount, of.spent = 10, true
+		e.leases.noteSpent(of)
+		c.change(of)
+		b := newBatch()
+		if e.leases.addRenewals(b, 10); len(b.requests) != c.want || of.spent {
+			t.Errorf("%s: %d renewed, and it is spent: %t", name, len(b.requests), of.spent)
+		}
+	}
+}
+
+// TestABatchRenewsSomeLeases, and the next one others: what it has to read is bounded.
+func TestABatchRenewsSomeLeases(t *testing.T) {
+	t.Parallel()
+	var x leases
+	for range 5 {
+		x.noteSpent(new(lease))
+	}
+	for i, want := range []int{2, 2, 1, 0} {
+		if n := len(x.takeSpent(2)); n != want {
+			t.Errorf("batch %d takes %d, want %d", i, n, want)
+		}
+	}
+}
+
+// TestOnlyCountersThatMayBeLeasedAreTracked: others would take memory for nothing.
+func TestOnlyCountersThatMayBeLeasedAreTracked(t *testing.T) {
+	t.Parallel()
+	var e Engine
+	l := limitOf(t, SlidingWindow, 1000, "1h")
+	l.Leased = true
+	servedLease(&e, l, 10)
+	exact, other := l, l
+	exact.Key, exact.Leased, other.Key = "exact", false, "other"
+	b := newBatch()
+	b.add(&Request{Limits: []Limit{exact}, Cost: 1})
+	b.add(&Request{Verb: Check, Limits: []Limit{other}, Cost: 1})
+	b.prepare()
+	if e.leases.takeForBatch(b, 0); e.leases.count.Load() != 1 {
+		t.Errorf("%d counters are tracked, want the one that is leased", e.leases.count.Load())
+	}
+	b.clear()
+	b.add(&Request{Limits: []Limit{other}, Cost: 1})
+	b.prepare()
+	if e.leases.takeForBatch(b, 0); e.leases.count.Load() != 2 {
+		t.Errorf("%d counters are tracked, want that one and what was asked for", e.leases.count.Load())
+	}
 }
