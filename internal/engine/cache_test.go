@@ -14,6 +14,8 @@ func TestFloodOfKeysUsesBoundedMemory(t *testing.T) {
 	var x denialCache
 	var d denialCounts
 	var m localLimiter
+	var held leases
+	held.init()
 	x.init()
 	d.init()
 	m.init()
@@ -23,12 +25,14 @@ func TestFloodOfKeysUsesBoundedMemory(t *testing.T) {
 		x.put(newCachedCounter(&l, new(State)), true, new(generations))
 		d.add(&cachedCounter{ownDenials: unreported{limit: l}}, &l, 1, 1)
 		m.decide(&Request{Limits: []Limit{l}, Cost: 1}, 1)
+		held.add(held.shard(l.CounterID), l.CounterID)
 	}
-	remembered := 0
+	remembered, tracked := 0, 0
 	for i := range x.shards {
 		remembered += len(x.shards[i].entries)
+		tracked += len(held.shards[i].entries)
 	}
-	for name, n := range map[string]int{"exhausted": remembered, "denials": len(d.pending), "local": len(m.states)} {
+	for name, n := range map[string]int{"exhausted": remembered, "leases": tracked, "denials": len(d.pending), "local": len(m.states)} {
 		if n == 0 || n > 65536 {
 			t.Errorf("%s holds %d counters after a flood of %d; want at most 65536", name, n, flood)
 		}

@@ -205,3 +205,31 @@ func TestStoreFailureIsReported(t *testing.T) {
 		}
 	})
 }
+
+// TestADenialAfterAnInDoubtRecordTellsWhatIsStored: the record may be written, so what was remembered of the counter is not true any
+// more.
+func TestADenialAfterAnInDoubtRecordTellsWhatIsStored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		e := start(t, engine.Config{Store: store})
+		limits := []engine.Limit{per(t, "k", 1, "1h")}
+		for range 3 { // the last denial is from memory
+			ask(t, e, engine.Request{Limits: limits})
+		}
+		lost := false
+		store.fail(func(committed bool) error {
+			if !committed || lost {
+				return nil
+			}
+			lost = true
+			return engine.ErrCommitUnknown
+		})
+		if _, err := e.Do(t.Context(), &engine.Request{Verb: engine.Record, Limits: limits, Cost: 5}); err == nil {
+			t.Fatal("the answer to the commit was lost")
+		}
+		if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: limits}); d.Results[0].Used != 6 {
+			t.Errorf("%+v; 6 are used", d.Results[0])
+		}
+	})
+}

@@ -29,6 +29,7 @@ func TestForgetDropsWhatItNames(t *testing.T) {
 	t.Parallel()
 	for what, want := range map[Forget]string{
 		{Key: "k1", Name: "a"}: "k1 a",
+		{Key: "k1", Name: "c"}: "",
 		{Key: "k1"}:            "k1 a, k1 b",
 		{Prefix: "k1"}:         "k1 a, k1 b, k10 a, k10 b, k11 a, k11 b",
 		{Key: "other"}:         "",

@@ -230,3 +230,30 @@ func TestLeaseOfOtherTierIsGivenBack(t *testing.T) {
 		}
 	}
 }
+
+// TestAReturnedLeaseEndsDenials of all workers at once: the counter has room again.
+func TestAReturnedLeaseEndsDenials(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		workers := startWorkers(t, store, 2)
+		l := leased(t, "k", 10_000)
+		warm(t, workers[0], l)
+		held := workers[0].Leased()
+		all := engine.Request{Limits: []engine.Limit{l}, Cost: 10_000 - usedNow(t, workers[1], "k")}
+		ask(t, workers[1], all)
+		for range 2 { // the first has an event
+			if d := ask(t, workers[1], engine.Request{Limits: []engine.Limit{l}}); d.Allowed {
+				t.Fatalf("%+v", d)
+			}
+		}
+		if err := workers[0].Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range held + 1 {
+			if d := ask(t, workers[1], engine.Request{Limits: []engine.Limit{l}}); d.Allowed != (i < held) {
+				t.Fatalf("request %d after %d came back: allowed %t", i+1, held, d.Allowed)
+			}
+		}
+	})
+}

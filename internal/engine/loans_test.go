@@ -278,3 +278,43 @@ func TestOnlyCountersThatMayBeLeasedAreTracked(t *testing.T) {
 		t.Errorf("%d counters are tracked, want that one and what was asked for", e.leases.count.Load())
 	}
 }
+
+// TestALeaseThatEndsDuringItsTransactionIsOnlyGivenBack: what it was granted over has changed. The next one may be served.
+func TestALeaseThatEndsDuringItsTransactionIsOnlyGivenBack(t *testing.T) {
+	t.Parallel()
+	var e Engine
+	l := limitOf(t, SlidingWindow, 1000, "1h")
+	l.Leased = true
+	servedLease(&e, l, 10)
+	clock := e.clock.Load()
+	for _, during := range []bool{true, false} {
+		b := newBatch()
+		b.add(&Request{Limits: []Limit{l}, Cost: 1})
+		b.prepare()
+		e.leases.takeForBatch(b, 0)
+		if during {
+			e.leases.endFor(Forget{Key: l.Key})
+		}
+		var s State
+		s.advance(&l, 0)
+		b.counters, b.clock = []counter{{state: s, limit: &l}}, clock
+		b.leases[0].newGrant = grant{amount: 5, until: 60_000}
+		e.leases.install(b)
+		_, served := e.leases.serve(&Request{Limits: []Limit{l}, Cost: 1}, time.Now(), clock)
+		if rs := e.leases.takeExpired(time.Now(), clock, false); served == during || (len(rs) > 0) != during {
+			t.Errorf("ended during its transaction: %t, served: %t, and %d requests give it back", during, served, len(rs))
+		}
+	}
+}
+
+// TestOneRequestGivesBackSomeLeases: a batch with all of them would take too long.
+func TestOneRequestGivesBackSomeLeases(t *testing.T) {
+	t.Parallel()
+	var rs []*Request
+	for range 130 {
+		rs = appendLimit(rs, returnLeases, &Limit{})
+	}
+	if len(rs) != 3 || len(rs[0].Limits) != 64 || len(rs[1].Limits) != 64 || len(rs[2].Limits) != 2 {
+		t.Errorf("%d requests", len(rs))
+	}
+}
