@@ -452,7 +452,7 @@ func (b *batch) finish(denials *denialCounts) Changes {
 // fitted.
 func (b *batch) grantLease(slot int, c *counter) {
 	bl := &b.leases[slot]
-	if !bl.wanted || bl.lease == nil || bl.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||
+	if !bl.wanted || bl.demand == 0 || !c.limit.Leased || c.denied || c.refunded || c.voidsLeases ||
 		c.state.spec != c.limit.hash() {
 		return
 	}

@@ -86,7 +86,7 @@ type batchLease struct {
 	grant    grant
 	unused   int64
 	endCount uint64
-	// demand bounds the amount of the next lease.
+	// demand bounds the amount of the next lease; 0 if lease is nil.
 	demand int64
 	// newGrant is what the transaction charged ahead.
 	newGrant grant

@@ -98,10 +98,12 @@ type asked struct {
 	cost   int64
 	// id is that of a consume, or of the consume that is settled.
 	id string
+	// look is set for a check that is a look at the status.
+	look bool
 }
 
 func (w *table) request(a asked) *Request {
-	r := &Request{Verb: a.verb, Limits: a.limits, Cost: a.cost, ID: a.id}
+	r := &Request{Verb: a.verb, Limits: a.limits, Cost: a.cost, ID: a.id, look: a.look}
 	if a.verb == Settle {
 		r.ID, r.consumeExpiry = settleID(a.id), w.receipts[a.id].ExpiresAt
 		r.err = r.loadReservation(w.receipts[a.id])
@@ -132,6 +134,7 @@ func genAsked(t *rapid.T, definitions [2][]Limit, w *table, ids *int) asked {
 	} else if a.verb == Settle {
 		a.verb = Consume
 	}
+	a.look = a.verb == Check && rapid.Bool().Draw(t, "look")
 	which := rapid.IntRange(1, 3).Draw(t, "counters")
 	for i := range definitions {
 		if which&(1<<i) != 0 {
@@ -208,11 +211,11 @@ func TestSettleOfEndedWindowLeavesNoTrace(t *testing.T) {
 	stored.Limit = 9
 	together, apart := newTable(noon), newTable(noon)
 	for _, w := range []*table{together, apart} {
-		w.write(asked{Consume, []Limit{settled}, 1, "x"})
-		w.write(asked{Consume, []Limit{stored}, 1, ""})
+		w.write(asked{verb: Consume, limits: []Limit{settled}, cost: 1, id: "x"})
+		w.write(asked{verb: Consume, limits: []Limit{stored}, cost: 1})
 		w.now += 2000
 	}
-	settle, refund := asked{Settle, nil, 0, "x"}, asked{Refund, []Limit{settled}, 1, ""}
+	settle, refund := asked{verb: Settle, id: "x"}, asked{verb: Refund, limits: []Limit{settled}, cost: 1}
 	together.write(settle, refund)
 	apart.write(settle)
 	apart.write(refund)
