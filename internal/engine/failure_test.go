@@ -233,3 +233,31 @@ func TestADenialAfterAnInDoubtRecordTellsWhatIsStored(t *testing.T) {
 		}
 	})
 }
+
+// wrote takes how long each transaction took.
+type wrote struct {
+	results
+	took []time.Duration
+}
+
+func (w *wrote) Wrote(_, _ int, took time.Duration) { w.took = append(w.took, took) }
+
+// TestTransactionsAreMeasured: what they take also decides how long requests may wait.
+func TestTransactionsAreMeasured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		w := new(wrote)
+		e := start(t, engine.Config{Store: store, Observer: w})
+		store.fail(func(committed bool) error {
+			if committed {
+				time.Sleep(40 * time.Millisecond)
+			}
+			return nil
+		})
+		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}})
+		if len(w.took) != 1 || w.took[0] != 40*time.Millisecond {
+			t.Errorf("%v", w.took)
+		}
+	})
+}

@@ -204,7 +204,8 @@ func TestALeaseIsRenewedOnceItIsSpent(t *testing.T) {
 	l.Leased = true
 	of := servedLease(&e, l, 10)
 	for i, c := range []struct{ cost, spent int64 }{{3, 0}, {1, 0}, {3, 0}, {2, 1}, {1, 1}} {
-		if _, ok := e.leases.serve(&Request{Limits: []Limit{l}, Cost: c.cost}, time.Now(), e.clock.Load()); !ok || int64(len(e.leases.spent)) != c.spent {
+		_, ok := e.leases.serve(&Request{Limits: []Limit{l}, Cost: c.cost}, time.Now(), e.clock.Load())
+		if !ok || int64(len(e.leases.spent)) != c.spent {
 			t.Errorf("request %d: served: %t, and %d leases are spent, with %d left", i, ok, len(e.leases.spent), of.tokens)
 		}
 	}
@@ -316,5 +317,16 @@ func TestOneRequestGivesBackSomeLeases(t *testing.T) {
 	}
 	if len(rs) != 3 || len(rs[0].Limits) != 64 || len(rs[1].Limits) != 64 || len(rs[2].Limits) != 2 {
 		t.Errorf("%d requests", len(rs))
+	}
+}
+
+// TestDemandOfLongAgoDoesNotCount, though nobody has asked for it since.
+func TestDemandOfLongAgoDoesNotCount(t *testing.T) {
+	t.Parallel()
+	var d demand
+	d.add(0, 100)
+	d.add(5*demandSpan, 3)
+	if got := d.recent(5 * demandSpan); got != 3 {
+		t.Errorf("%d asked for, want the last 3", got)
 	}
 }
