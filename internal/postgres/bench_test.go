@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -149,12 +148,4 @@ func cpuOf(b *testing.B, pid int) time.Duration {
 		b.Fatal(err)
 	}
 	return ns
-}
-
-func ownCPU(b *testing.B) time.Duration {
-	var use syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
