@@ -67,9 +67,11 @@ type compiler struct {
 	*yamlfile.Problems
 	options  Options
 	declared []string
-	groups   []string
-	compiled int
-	warning  Threshold
+	// isDeclared has the names in declared; nil if there are none.
+	isDeclared map[string]bool
+	groups     []string
+	compiled   int
+	warning    Threshold
 	// templates are the parsed templates by their text. The tiers and slots of a policy mostly have the same ones.
 	templates map[string]*template
 }
@@ -116,15 +118,18 @@ func (c *compiler) compile(f *File) (*Set, error) {
 }
 
 func (c *compiler) declareAttributes(f *File) {
+	if c.declared = f.Attributes; len(c.declared) > 0 {
+		c.isDeclared = make(map[string]bool, len(c.declared))
+	}
 	for i, name := range f.Attributes {
 		path := yamlfile.Index("attributes", i)
 		if err := checkAttribute(name); err != nil {
 			c.Add(path, "%s", err)
 		}
-		if slices.Contains(c.declared, name) {
+		if c.isDeclared[name] {
 			c.Add(path, "%s is given twice; remove one", yamlfile.Quote(name))
 		}
-		c.declared = append(c.declared, name)
+		c.isDeclared[name] = true
 	}
 }
 
@@ -146,9 +151,9 @@ func (c *compiler) checkDeclared(name, path string) {
 		c.Add(path, "%s", err)
 		return
 	}
-	if c.declared != nil && !slices.Contains(c.declared, name) {
+	if c.isDeclared != nil && !c.isDeclared[name] {
 		c.Add(path, "unknown attribute %s%s; add it to attributes, or use one of %s", yamlfile.Quote(name),
-			yamlfile.DidYouMean(name, c.declared), strings.Join(c.declared, ", "))
+			yamlfile.DidYouMean(name, c.declared), yamlfile.FirstNames(c.declared, func(name string) string { return name }))
 	}
 }
 

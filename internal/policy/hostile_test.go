@@ -24,7 +24,20 @@ func TestLargeFilesAreRead(t *testing.T) {
 		fmt.Fprintf(many, "  - {name: p%d, group: g, match: {user: [%s]}, limits: [{key: k, limit: 1, window: 1m}]}\n", i,
 			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("u%d*,", i), 100), ","))
 	}
+	undeclared := &strings.Builder{}
+	undeclared.WriteString("attributes:\n")
+	for i := range 20_000 {
+		fmt.Fprintf(undeclared, "- a%d\n", i)
+	}
+	undeclared.WriteString("policies:\n")
+	for i := range 700 {
+		fmt.Fprintf(undeclared, "- name: p%d\n  limits:\n", i)
+		for j := range maxLimits {
+			fmt.Fprintf(undeclared, "  - {name: l%d, key: '{u%d}', limit: 1, window: 1m}\n", j, i*maxLimits+j)
+		}
+	}
 	for name, text := range map[string]string{
+		"undeclared":    undeclared.String(),
 		"a list":        "policies:\n" + fill("  - a\n"),
 		"fields":        fill("a: 1\n"),
 		"policies":      many.String(),

@@ -163,11 +163,19 @@ func FirstNames[T any](all []T, name func(T) string) string {
 	return text
 }
 
-// DidYouMean suggests the known word that is most similar to word. It returns "" if none is similar.
-func DidYouMean(word string, known []string) string {
-	best, least := "", 1+len(word)/3
-	for _, k := range known {
-		if d := distance(word, k); d <= least {
+// DidYouMean suggests the known word that is most similar to word; "" if none is similar. It is searched for when the
+// suggestion is formatted: of the mistakes that [Problems.Add] does not list, there may be thousands.
+func DidYouMean(word string, known []string) fmt.Stringer { return suggestion{word, known} }
+
+type suggestion struct {
+	word  string
+	known []string
+}
+
+func (s suggestion) String() string {
+	best, least := "", 1+len(s.word)/3
+	for _, k := range s.known {
+		if d := distance(s.word, k); d <= least {
 			best, least = k, d-1
 		}
 	}

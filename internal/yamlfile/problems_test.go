@@ -114,7 +114,7 @@ func TestSuggestionsAreSimilar(t *testing.T) {
 		if want != "" {
 			want = fmt.Sprintf(" (did you mean %q?)", want)
 		}
-		if got := DidYouMean(word, []string{"mode", "modes", "moda", "window", strings.Repeat("x", 65)}); got != want {
+		if got := DidYouMean(word, []string{"mode", "modes", "moda", "window", strings.Repeat("x", 65)}).String(); got != want {
 			t.Errorf("for %s:%s, want%s", word, got, want)
 		}
 	}
