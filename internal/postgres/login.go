@@ -1,12 +1,15 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // invalidCatalog is the SQLSTATE of a missing database, and invalidAuthorization the class of those
@@ -42,11 +45,11 @@ func inOneLine(err error) error {
 	if !ok {
 		return err
 	}
-	joined, ok := connect.Unwrap().(interface{ Unwrap() []error })
-	if !ok {
+	before, _, several := strings.Cut(err.Error(), "\n") // each attempt has its own line, unless there is only one
+	if !several {
 		return err
 	}
-	attempts := joined.Unwrap()
+	attempts := attemptsOf(connect)
 	answered := slices.ContainsFunc(attempts, func(err error) bool { return sqlState(err) != "" })
 	var texts []string
 	for _, attempt := range attempts {
@@ -54,9 +57,53 @@ func inOneLine(err error) error {
 			texts = append(texts, text)
 		}
 	}
-	before, _, _ := strings.Cut(err.Error(), "\n") // each attempt has its own line, unless there is only one
-	if before == err.Error() {
-		return err
-	}
-	return oneLine{err, before + " " + strings.Join(texts, "; ")}
+	return oneLine{err, before + " " + strings.Join(strings.Fields(strings.Join(texts, "; ")), " ")}
 }
+
+// attemptsOf returns the errors of the attempts to connect, or to resolve the names of the hosts.
+func attemptsOf(connect *pgconn.ConnectError) []error {
+	cause := connect.Unwrap()
+	for next := cause; next != nil; next = errors.Unwrap(next) {
+		if joined, ok := next.(interface{ Unwrap() []error }); ok {
+			return joined.Unwrap()
+		}
+	}
+	return []error{cause}
+}
+
+// oneLinePool is a pool whose errors have texts of one line, as of [inOneLine].
+type oneLinePool struct{ *pgxpool.Pool }
+
+func (p oneLinePool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	c, err := p.Pool.Acquire(ctx)
+	return c, inOneLine(err)
+}
+
+func (p oneLinePool) Ping(ctx context.Context) error { return inOneLine(p.Pool.Ping(ctx)) }
+
+func (p oneLinePool) Begin(ctx context.Context) (pgx.Tx, error) {
+	return p.BeginTx(ctx, pgx.TxOptions{})
+}
+
+func (p oneLinePool) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := p.Pool.BeginTx(ctx, o)
+	return tx, inOneLine(err)
+}
+
+func (p oneLinePool) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := p.Pool.Exec(ctx, statement, args...)
+	return tag, inOneLine(err)
+}
+
+func (p oneLinePool) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
+	rows, err := p.Pool.Query(ctx, query, args...)
+	return rows, inOneLine(err)
+}
+
+func (p oneLinePool) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	return oneLineRow{p.Pool.QueryRow(ctx, query, args...)}
+}
+
+type oneLineRow struct{ pgx.Row }
+
+func (r oneLineRow) Scan(into ...any) error { return inOneLine(r.Row.Scan(into...)) }

@@ -37,7 +37,7 @@ func TestSessionPoolerIsAccepted(t *testing.T) {
 			"lock_timeout": "1s", "statement_timeout": "1500ms", "idle_in_transaction_session_timeout": "800ms",
 			"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "application_name": "limiter",
 		}},
-		{s.relay, map[string]string{"lock_timeout": "1s", "statement_timeout": "10s", "idle_in_transaction_session_timeout": "30s"}},
+		{s.relay.Pool, map[string]string{"lock_timeout": "1s", "statement_timeout": "10s", "idle_in_transaction_session_timeout": "30s"}},
 	} {
 		for name, want := range c.want {
 			var got string

@@ -101,7 +101,7 @@ type Store struct {
 	dirtyReads *sharedReads[dirtyQuestion, []engine.StoredCounter]
 	keyReads   *sharedReads[string, *keys.Key]
 	// relay serves what may keep a transaction open for long, and what must work without the schema.
-	relay *pgxpool.Pool
+	relay oneLinePool
 	// relaySlots bounds the calls of Relay that run at the same time.
 	relaySlots  chan struct{}
 	outboxStart outboxStart
@@ -223,7 +223,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	relay.MaxConns = 2*maxRelays + 6
 	configureSession(relay, name, lock, relayStatement, relayIdle)
 	setTimeouts(relay, orDefault(cfg.relayTimeout, relayTimeout))
-	if s.relay, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
+	if s.relay.Pool, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -271,7 +271,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
 	defer cancel()
 	if err := s.relay.Ping(ctx); err != nil {
-		return fmt.Errorf("ping database: %w", inOneLine(err))
+		return fmt.Errorf("ping database: %w", err)
 	}
 	return nil
 }

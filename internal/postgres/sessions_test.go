@@ -119,7 +119,7 @@ func TestAnsweredDecisionsAreDurable(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{"off": "on", "on": "on", "local": "local", "remote_apply": "remote_apply"} {
 		s := open(t, Config{URL: newDatabase(t, "UTF8", "synchronous_commit = "+set)})
-		for name, pool := range map[string]*pgxpool.Pool{"relay": s.relay, "decisions": poolOf(t, s)} {
+		for name, pool := range map[string]*pgxpool.Pool{"relay": s.relay.Pool, "decisions": poolOf(t, s)} {
 			var got string
 			if err := pool.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&got); err != nil || got != want {
 				t.Errorf("%s with %s: %s, %v", name, set, got, err)
