@@ -28,15 +28,28 @@ const (
 // denial can describe them; what it says of the ones that do not deny may be a second old.
 type denialCache struct {
 	sharding
-	shards [shardCount]struct {
-		mu      sync.RWMutex
-		entries map[CounterID]*cachedCounter
-		// generation counts the invalidations in the shard. What was read before one must not be
-		// cached after it.
-		generation atomic.Uint64
-	}
+	shards [shardCount]denialShard
 	// count is how many counters are cached; when it is 0 requests need not look.
 	count atomic.Int64
+}
+
+type denialShard struct {
+	mu      sync.RWMutex
+	entries map[CounterID]*cachedCounter
+	names   nameCounts
+	// generation counts the invalidations in the shard. What was read before one must not be
+	// cached after it.
+	generation atomic.Uint64
+}
+
+// nameCounts counts the counters of a shard by their names. There are mostly few, so those of a key
+// are found by them, while a look at every counter would take so long that requests wait.
+type nameCounts map[string]int
+
+func (c nameCounts) remove(name string) {
+	if c[name]--; c[name] <= 0 {
+		delete(c, name)
+	}
 }
 
 // generations are those of all shards.
@@ -85,7 +98,7 @@ func newCachedCounter(l *Limit, s *State) *cachedCounter {
 func (x *denialCache) init() {
 	x.sharding = sharding{maphash.MakeSeed()}
 	for i := range x.shards {
-		x.shards[i].entries = make(map[CounterID]*cachedCounter)
+		x.shards[i].entries, x.shards[i].names = make(map[CounterID]*cachedCounter), make(nameCounts)
 	}
 }
 
@@ -127,8 +140,11 @@ func (x *denialCache) put(m *cachedCounter, changed bool, read *generations) {
 	}
 	if len(s.entries) >= maxCached/shardCount {
 		for id := range s.entries {
-			x.remove(s.entries, id)
+			x.remove(s, id)
 		}
+	}
+	if s.entries[id] == nil {
+		s.names[id.Name]++
 	}
 	for old := s.entries[id]; old != nil; old = old.otherDefinition {
 		if !changed && m.otherDefinition == nil && !old.ownDenials.limit.sameDefinition(&m.ownDenials.limit) {
@@ -151,7 +167,7 @@ func (x *denialCache) update(c *counter, read *generations) {
 	id := c.limit.CounterID
 	s := &x.shards[x.shardIndex(id)]
 	s.mu.Lock()
-	known := x.remove(s.entries, id)
+	known := x.remove(s, id)
 	s.mu.Unlock()
 	if known && c.state.spec == c.limit.hash() && c.state.remaining(c.limit) == 0 {
 		x.put(newCachedCounter(c.limit, &c.state), true, read)
@@ -279,12 +295,17 @@ func (x *denialCache) invalidate(f Forget) {
 		s := &x.shards[i]
 		s.generation.Add(1)
 		s.mu.Lock()
-		if f.Name != "" {
-			x.remove(s.entries, CounterID{f.Key, f.Name})
-		} else {
+		switch {
+		case f.Name != "":
+			x.remove(s, CounterID{f.Key, f.Name})
+		case f.Key != "":
+			for name := range s.names {
+				x.remove(s, CounterID{f.Key, name})
+			}
+		default:
 			for id := range s.entries {
 				if f.names(id) {
-					x.remove(s.entries, id)
+					x.remove(s, id)
 				}
 			}
 		}
@@ -303,19 +324,22 @@ func (x *denialCache) invalidateOthers(o *Others) {
 		s := &x.shards[x.shardIndex(id)]
 		s.generation.Add(1)
 		s.mu.Lock()
-		x.remove(s.entries, id)
+		x.remove(s, id)
 		s.mu.Unlock()
 	}
 }
 
-// remove removes a counter from the entries of a shard, which must be locked, and reports whether it
-// was there.
-func (x *denialCache) remove(entries map[CounterID]*cachedCounter, id CounterID) bool {
-	m, was := entries[id]
+// remove removes a counter from a shard, which must be locked, and reports whether it was there.
+func (x *denialCache) remove(s *denialShard, id CounterID) bool {
+	m, was := s.entries[id]
+	if !was {
+		return false
+	}
 	for ; m != nil; m = m.otherDefinition {
 		m.stale.Store(true)
 		x.count.Add(-1)
 	}
-	delete(entries, id)
-	return was
+	delete(s.entries, id)
+	s.names.remove(id.Name)
+	return true
 }

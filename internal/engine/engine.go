@@ -49,7 +49,7 @@ type Config struct {
 // all keys with Prefix, or all.
 type Forget struct {
 	Key string `json:"key,omitzero"`
-	// Name is that of the one counter of Key; empty for all. Only then nothing has to be searched.
+	// Name is that of the one counter of Key; empty for all. With a Prefix or All every counter has to be searched.
 	Name   string `json:"name,omitzero"`
 	Prefix string `json:"prefix,omitzero"`
 	All    bool   `json:"all,omitzero"`

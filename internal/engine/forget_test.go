@@ -60,14 +60,52 @@ func TestForgetDropsWhatItNames(t *testing.T) {
 	}
 }
 
-// BenchmarkForget measures what each refund asks of every worker, on the goroutine that reads requests.
+// TestNamesAreKnownAsLongAsTheirCounters: a counter that is remembered again counts once, and one that is dropped not at all.
+func TestNamesAreKnownAsLongAsTheirCounters(t *testing.T) {
+	t.Parallel()
+	e := remembering(12)
+	generations := e.cache.generations()
+	for i := range e.cache.shards {
+		for _, m := range e.cache.shards[i].entries {
+			e.cache.put(newCachedCounter(&m.ownDenials.limit, &m.state), true, &generations)
+		}
+	}
+	known := func() (denials, leases int) {
+		for i := range shardCount {
+			for _, n := range e.cache.shards[i].names {
+				denials += n
+			}
+			for _, n := range e.leases.shards[i].names {
+				leases += n
+			}
+		}
+		return denials, leases
+	}
+	if denials, leases := known(); denials != 24 || leases != 24 {
+		t.Errorf("%d names of denials and %d of leases, want 24", denials, leases)
+	}
+	e.Forget(Forget{All: true})
+	for range idleSweeps + 1 {
+		e.leases.takeExpired(time.Now(), nil, false)
+	}
+	if denials, leases := known(); denials != 0 || leases != 0 {
+		t.Errorf("%d names of denials and %d of leases, want none", denials, leases)
+	}
+}
+
+// BenchmarkForget measures what each refund, and each reset of a key or prefix, asks of every worker, on the goroutine that
+// reads requests.
 func BenchmarkForget(b *testing.B) {
 	for _, keys := range []int{100, 30_000} {
 		e := remembering(keys)
-		b.Run(fmt.Sprint(keys, " keys"), func(b *testing.B) {
-			for b.Loop() {
-				e.Forget(Forget{Key: "other", Name: "a"})
-			}
-		})
+		for name, what := range map[string]Forget{
+			"counter": {Key: "other", Name: "a"}, "key": {Key: "other"}, "prefix": {Prefix: "other"},
+		} {
+			b.Run(fmt.Sprint(name, " of ", keys, " keys"), func(b *testing.B) {
+				for b.Loop() {
+					e.Forget(what)
+				}
+			})
+		}
 	}
 }

@@ -33,6 +33,7 @@ type leases struct {
 type leaseShard struct {
 	mu      sync.Mutex
 	entries map[CounterID]*lease
+	names   nameCounts
 }
 
 // lease is this worker's lease of one counter, and the demand for it.
@@ -95,7 +96,7 @@ type batchLease struct {
 func (x *leases) init() {
 	x.sharding = sharding{maphash.MakeSeed()}
 	for i := range x.shards {
-		x.shards[i].entries = make(map[CounterID]*lease)
+		x.shards[i].entries, x.shards[i].names = make(map[CounterID]*lease), make(nameCounts)
 	}
 }
 
@@ -308,6 +309,7 @@ func (x *leases) add(s *leaseShard, id CounterID) *lease {
 	}
 	e := &lease{shard: s}
 	s.entries[id] = e
+	s.names[id.Name]++
 	x.count.Add(1)
 	return e
 }
@@ -356,9 +358,14 @@ func (x *leases) endFor(f Forget) {
 			continue
 		}
 		s.mu.Lock()
-		if e := s.entries[CounterID{f.Key, f.Name}]; f.Name != "" && e != nil {
-			e.end()
-		} else if f.Name == "" {
+		switch {
+		case f.Name != "":
+			s.end(CounterID{f.Key, f.Name})
+		case f.Key != "":
+			for name := range s.names {
+				s.end(CounterID{f.Key, name})
+			}
+		default:
 			for id, e := range s.entries {
 				if f.names(id) {
 					e.end()
@@ -369,15 +376,22 @@ func (x *leases) endFor(f Forget) {
 	}
 }
 
+// end ends the lease of a counter, if there is one; the shard must be locked.
+func (s *leaseShard) end(id CounterID) {
+	if e := s.entries[id]; e != nil {
+		e.end()
+	}
+}
+
 // end ends the lease; its shard must be locked.
 func (e *lease) end() {
 	e.ended = true
 	e.endCount++
 }
 
-// names reports whether the counter is one of those to forget, which have no name.
+// names reports whether the counter is one of those to forget, all or those of a prefix.
 func (f *Forget) names(id CounterID) bool {
-	return f.All || f.Key != "" && id.Key == f.Key || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
+	return f.All || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }
 
 // takeExpired returns requests to settle the leases that have ended at now, even if nothing is left
@@ -393,6 +407,7 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 			case e.amount == 0 && e.idle > idleSweeps:
 				e.gone = true
 				delete(s.entries, id)
+				s.names.remove(id.Name)
 				x.count.Add(-1)
 			case e.amount > 0 && e.clock.latest(now) > e.until+graceOf(e.limit.Algorithm):
 				e.grant, e.tokens = grant{}, 0 // it is too late to give it back
