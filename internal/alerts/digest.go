@@ -60,8 +60,8 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 	}
 }
 
-// digestUser sends all of a user's held alerts that may be sent now. Alerts that are held meanwhile, and those that another
-// process has locked, wait for the next run: otherwise a user could be sent a digest for each.
+// digestUser sends all of a user's held alerts that may be sent now. Alerts that are held meanwhile wait for the next run:
+// otherwise a user could be sent a digest for each.
 func (s *Service) digestUser(ctx context.Context, user string, silences []Silence) (digests, alerts int, err error) {
 	began := int64(0) // by the store's clock
 	for more := true; more; {

@@ -46,7 +46,7 @@ var alertQueries = []query{
 	{"resolvable alerts of a clock that was ahead", resolvableAheadSQL, []string{"Limit", "LockRows", "Index Scan using alerts_resolve on alerts a"}},
 	{"resolve alerts", resolveAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on unnest u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
 	{"held users", heldUsersSQL, []string{"Limit", "Unique", "Index Scan using alerts_held on alerts"}},
-	{"held alerts", heldAlertsSQL, []string{"Limit", "LockRows", "Index Scan using alerts_held on alerts a"}},
+	{"held alerts", heldAlertsSQL, []string{"Sort", "Sort", "Subquery Scan on h", "Limit", "Index Scan using alerts_held on alerts alerts_1", "Nested Loop", "Function Scan on unnest i", "Subquery Scan on a", "Limit", "LockRows", "Index Scan using alerts_pkey on alerts"}},
 	{"digest alerts", digestAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on unnest u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
 	{"hold alerts", holdAlertsSQL, []string{"Update on alerts a", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on u_1", "Limit", "Index Scan using alerts_pkey on alerts", "Tid Scan on alerts a"}},
 	{"add deliveries", addDeliveriesSQL, []string{"Insert on alert_deliveries", "Nested Loop", "Result", "Function Scan on u"}},

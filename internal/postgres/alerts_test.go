@@ -119,6 +119,46 @@ func TestResolveSkipsLocked(t *testing.T) {
 	resolve(1)
 }
 
+// TestDigestWaitsForLocked alerts, such as one that is being resolved: left out, it would wait for another hour.
+func TestDigestWaitsForLocked(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{LockTimeout: time.Minute})
+	g := alerts.GroupID{Rule: "r", Key: "k"}
+	taking := alerts.TakeQuery{Groups: []alerts.GroupID{g}}
+	err := s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
+		return alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g, User: "u", RaisedAt: taken.Now}}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SaveNotices(t.Context(), []alerts.NoticeDecision{{Alert: "i", Notice: alerts.Held, HeldUntil: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	type outcome struct {
+		n   int
+		err error
+	}
+	made := make(chan outcome, 1)
+	err = s.Take(t.Context(), taking, func(alerts.TakeState) (alerts.Changes, error) { // which locks the open alert
+		go func() {
+			n, err := s.DigestAlerts(t.Context(), "u", 9, func([]alerts.Alert, int64) (alerts.DigestDecision, error) {
+				return alerts.DigestDecision{Name: "d"}, nil
+			})
+			made <- outcome{n, err}
+		}()
+		for waiting := 0; waiting == 0 && len(made) == 0; {
+			scan(t, s.pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, &waiting)
+		}
+		return alerts.Changes{}, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if o := <-made; o.n != 1 || o.err != nil {
+		t.Errorf("a digest of %d, %v", o.n, o.err)
+	}
+}
+
 // TestAlertResolvedMeanwhileIsNotOpen: its lock is waited for while another transaction resolves it.
 func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
 	t.Parallel()

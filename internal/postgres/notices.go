@@ -56,10 +56,19 @@ SELECT DISTINCT username FROM alerts
 WHERE ` + heldNow + ` AND username >= $1
 ORDER BY username LIMIT $2`
 
+	// Waits for locked alerts: left out, they would be in no digest for another hour. They are locked
+	// in order of id, as in Take.
 	heldAlertsSQL = `
-SELECT ` + alertColumns + ` FROM alerts a
-WHERE ` + heldNow + ` AND username BETWEEN $1 AND $1
-ORDER BY username, raised_at, id LIMIT $2 FOR UPDATE SKIP LOCKED`
+SELECT ` + alertColumns + `
+FROM unnest(ARRAY(
+	SELECT id FROM (
+		SELECT id FROM alerts WHERE ` + heldNow + ` AND username BETWEEN $1 AND $1
+		ORDER BY username, raised_at, id LIMIT $2
+	) h ORDER BY id
+)) AS i (id)
+CROSS JOIN LATERAL (SELECT * FROM alerts WHERE id BETWEEN i.id AND i.id ORDER BY id LIMIT 1 FOR UPDATE) a
+WHERE ` + heldNow + `
+ORDER BY raised_at, a.id`
 
 	digestAlertsSQL = `
 UPDATE alerts a SET digest = $1 FROM (
