@@ -16,6 +16,11 @@ func TestFormat(t *testing.T) {
 	if got, ok := parse(text); !ok || got != id {
 		t.Errorf("parse = %s, %t; want %s", got, ok, id)
 	}
+	for text, want := range map[string]bool{id: true, id[1:]: false, id + "a": false, "": false, "_" + id[1:]: false} {
+		if IsID(text) != want {
+			t.Errorf("IsID(%q) = %t", text, !want)
+		}
+	}
 	if bits := secretLength * math.Log2(float64(len(alphabet))); bits < 160 {
 		t.Errorf("a secret has %.1f bits", bits)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/sqlite"
@@ -17,7 +18,7 @@ func TestCacheTTLCountsFromBeforeTheLookup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, c := open(t)
-		r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 900 * time.Millisecond})
+		r := registry(t, keys.Config{Store: s, Now: c.now, CacheTTL: 800 * time.Millisecond})
 		text, _ := create(t, r, keys.Key{User: "7"})
 		s.block()
 		verified := make(chan keys.Code)
@@ -31,7 +32,7 @@ func TestCacheTTLCountsFromBeforeTheLookup(t *testing.T) {
 		if _, _, ok := r.VerifyCached(text); !ok {
 			t.Error("it is not cached")
 		}
-		c.pass(300 * time.Millisecond)
+		c.pass(200 * time.Millisecond)
 		if _, _, ok := r.VerifyCached(text); ok {
 			t.Error("it is cached for longer than the TTL")
 		}
@@ -109,8 +110,8 @@ func TestCallersOfAHangingStoreAreToldSoon(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := s.lookups.Load() - before; n > 64 {
-			t.Errorf("%d lookups", n)
+		if n := s.lookups.Load() - before; n != 64-1 {
+			t.Errorf("%d lookups, besides the first one; want 64 in all", n)
 		}
 		close(s.hold)
 		synctest.Wait()
@@ -122,8 +123,56 @@ func TestCallersOfAHangingStoreAreToldSoon(t *testing.T) {
 		if took, err := verify(text); err == nil || took != 1500*time.Millisecond {
 			t.Errorf("when it hangs again: %v after %s", err, took)
 		}
+		time.Sleep(5 * time.Second) // every lookup was given up, so that none is left to be answered
 		close(s.hold)
+		if took, err := verify(text); err != nil || took != 0 {
+			t.Errorf("when it answers at last: %v after %s", err, took)
+		}
 	})
+}
+
+// TestUnansweredKeyIsNotValid: whoever looks only at the code must not take it for one.
+func TestUnansweredKeyIsNotValid(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	text, _ := create(t, r, keys.Key{User: "7"})
+	if k, code, ok := r.VerifyCached(text); ok || code == keys.Valid || k.User != "" {
+		t.Errorf("not cached: %+v, code %q, %t", k, code, ok)
+	}
+	s.fail.Store(true)
+	if k, code, err := r.Verify(t.Context(), text); err == nil || code == keys.Valid || k.User != "" {
+		t.Errorf("the store fails: %+v, code %q, %v", k, code, err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.block()
+	defer close(s.hold)
+	if k, code, err := r.Verify(gone, text); err == nil || code == keys.Valid || k.User != "" {
+		t.Errorf("the caller has gone: %+v, code %q, %v", k, code, err)
+	}
+}
+
+// TestCachesDoNotRetainSecrets: what they keep of a key is not a part of its text in memory.
+func TestCachesDoNotRetainSecrets(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	r := registry(t, keys.Config{Store: s, Now: c.now})
+	text, k := create(t, r, keys.Key{User: "7"})
+	absent := keys.Forge("lim", "AAAAAAAA", text)
+	wantCode(t, r, text, keys.Valid)
+	wantCode(t, r, absent, keys.Unknown)
+	for _, text := range []string{text, absent} {
+		for _, id := range keys.CachedIDs(r) {
+			begin, at := uintptr(unsafe.Pointer(unsafe.StringData(text))), uintptr(unsafe.Pointer(unsafe.StringData(id)))
+			if begin <= at && at < begin+uintptr(len(text)) {
+				t.Errorf("id %s is a part of the text of a key", id)
+			}
+		}
+	}
+	if ids := keys.CachedIDs(r); len(ids) != 2 || ids[0] != k.ID {
+		t.Errorf("cached: %q", ids)
+	}
 }
 
 // unsure is a store that makes changes and returns an error, as when the answer to a commit is lost. The first ids of new keys

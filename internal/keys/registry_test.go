@@ -114,12 +114,12 @@ func TestVerify(t *testing.T) {
 	if k := wantCode(t, r, text, keys.Expired); k.User != "7" {
 		t.Errorf("expired key %+v", k)
 	}
-	if _, err := r.Expire(t.Context(), k.ID, 0); err != nil {
-		t.Fatal(err)
+	if got, err := r.Expire(t.Context(), k.ID, 0); err != nil || got.ID != k.ID || got.ExpiresAt != 0 {
+		t.Fatalf("%+v, %v", got, err)
 	}
 	wantCode(t, r, text, keys.Valid)
-	if _, err := r.Revoke(t.Context(), k.ID); err != nil {
-		t.Fatal(err)
+	if got, err := r.Revoke(t.Context(), k.ID); err != nil || got.ID != k.ID || got.RevokedAt != c.ms.Load() {
+		t.Fatalf("%+v, %v", got, err)
 	}
 	wantCode(t, r, text, keys.Inactive)
 	if _, err := r.Expire(t.Context(), k.ID, 1); err != nil {
@@ -186,7 +186,7 @@ func TestLookupsAreCached(t *testing.T) {
 	}
 }
 
-// TestUnknownKeysDoNotEvictKnownOnes sends more unknown ids than are cached.
+// TestUnknownKeysDoNotEvictKnownOnes sends more unknown ids than are cached, of which only the last ones stay.
 func TestUnknownKeysDoNotEvictKnownOnes(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
@@ -195,6 +195,9 @@ func TestUnknownKeysDoNotEvictKnownOnes(t *testing.T) {
 	wantCode(t, r, text, keys.Valid)
 	for i := range 50 {
 		wantCode(t, r, keys.Forge("lim", "AAAAAA"+string(rune('a'+i/10))+string(rune('0'+i%10)), text), keys.Unknown)
+	}
+	if n := len(keys.CachedIDs(r)); n != 1+10 {
+		t.Errorf("%d ids are cached", n)
 	}
 	before := s.lookups.Load()
 	wantCode(t, r, text, keys.Valid)
@@ -285,7 +288,7 @@ func TestLookupsAreShared(t *testing.T) {
 		for range 100 {
 			go func() { _, code, _ := r.Verify(t.Context(), text); codes <- code }()
 		}
-		synctest.Wait() // all of them wait
+		time.Sleep(time.Second) // all of them wait; that the first one has gone says nothing about the store
 		close(s.hold)
 		for range 100 {
 			if code := <-codes; code != keys.Valid {
@@ -322,6 +325,26 @@ func TestLateCallerDoesNotRepeatLookup(t *testing.T) {
 	}
 }
 
+// TestDefaults: keys expire by the clock of the machine, and an answer is cached for 900 ms.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := open(t)
+		r, other := registry(t, keys.Config{Store: s}), registry(t, keys.Config{Store: s})
+		text, k := create(t, r, keys.Key{User: "7", ExpiresAt: time.Now().Add(time.Minute).UnixMilli()})
+		wantCode(t, r, text, keys.Valid)
+		time.Sleep(time.Minute)
+		wantCode(t, r, text, keys.Expired)
+		if _, err := other.Revoke(t.Context(), k.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(900*time.Millisecond - 1)
+		wantCode(t, r, text, keys.Expired)
+		time.Sleep(1)
+		wantCode(t, r, text, keys.Inactive)
+	})
+}
+
 func TestListSaysWhetherMoreFollow(t *testing.T) {
 	t.Parallel()
 	s, c := open(t)
@@ -334,6 +357,11 @@ func TestListSaysWhetherMoreFollow(t *testing.T) {
 		if err != nil || len(page) != min(max, 3) || more != want {
 			t.Errorf("%d of 3 keys: %d, more follow: %v, %v", max, len(page), more, err)
 		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if page, more, err := r.List(gone, keys.Filter{Max: 2}); page != nil || more || !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller has gone: %v, %v, %v", page, more, err)
 	}
 }
 
