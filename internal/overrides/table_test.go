@@ -74,6 +74,91 @@ func TestFindTheMostSpecific(t *testing.T) {
 	set(t, table, "api:user:*", 7, 100)
 	want(t, table, "api:user:8", 99, 7)
 	want(t, table, "api:user:8", 100, 2) // the longest glob has expired: the next
+	limit := overrides.LimitID{Policy: "p", Name: "n"}
+	for now, n := range map[int64]int{99: 5, 100: 3} {
+		if got := table.Limits(now); len(got) != 1 || got[limit] != n {
+			t.Errorf("in force at %d: %v; want %d", now, got, n)
+		}
+	}
+}
+
+// TestOverrideThatCameAndWentIsNotMissed by a table that has not seen it: the overrides of that table stay in force.
+func TestOverrideThatCameAndWentIsNotMissed(t *testing.T) {
+	t.Parallel()
+	s := eachstore.SQLite(t, nil)
+	here, other := table(t, overrides.Config{Store: s}), table(t, overrides.Config{Store: s})
+	refresh := func() {
+		t.Helper()
+		if err := other.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	comeAndGo := func() {
+		t.Helper()
+		set(t, here, "gone", 1, 0)
+		if found, err := here.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: "gone"}); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		refresh()
+	}
+	refresh()
+	comeAndGo() // the only one of its limit
+	set(t, here, "a", 2, 0)
+	refresh()
+	want(t, other, "a", 0, 2)
+	comeAndGo() // beside another one
+	want(t, other, "a", 0, 2)
+	want(t, other, "gone", 0, 0)
+}
+
+// TestOverridesBesideThoseReadAtFirst: what is set after the table was read is in force like what was read then.
+func TestOverridesBesideThoseReadAtFirst(t *testing.T) {
+	t.Parallel()
+	s := eachstore.SQLite(t, nil)
+	set(t, table(t, overrides.Config{Store: s}), "a", 1, 0)
+	later := table(t, overrides.Config{Store: s})
+	if err := later.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	set(t, later, "b", 2, 0)
+	want(t, later, "a", 0, 1)
+	want(t, later, "b", 0, 2)
+}
+
+// TestFixed: a table of given overrides needs no store.
+func TestFixed(t *testing.T) {
+	t.Parallel()
+	given := overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: "a:*"}, Limit: 3}
+	table := overrides.Fixed([]overrides.Override{given})
+	want(t, table, "a:b", 0, 3)
+	want(t, table, "b", 0, 0)
+	want(t, overrides.Fixed(nil), "a:b", 0, 0)
+}
+
+// TestDefaults: the store is asked for changes twice a second, and keeps 100,000 overrides.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	if _, err := overrides.New(overrides.Config{}); err == nil || !strings.Contains(err.Error(), "Store is missing") {
+		t.Errorf("without a store: %v", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{Store: eachstore.SQLite(t, nil)}
+		table, here := table(t, overrides.Config{Store: s}), table(t, overrides.Config{Store: s})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go table.Run(ctx)
+		synctest.Wait()
+		set(t, here, "a", 1, 0)
+		time.Sleep(500*time.Millisecond - 1)
+		synctest.Wait()
+		want(t, table, "a", 0, 0)
+		time.Sleep(1)
+		synctest.Wait()
+		want(t, table, "a", 0, 1)
+		if s.most.Load() != 100_000 {
+			t.Errorf("%d overrides may be kept", s.most.Load())
+		}
+	})
 }
 
 // TestRunFollowsTheStore has two tables over one store: one is woken by the broadcast, the other one polls.
@@ -94,7 +179,10 @@ func TestRunFollowsTheStore(t *testing.T) {
 		synctest.Wait()
 		want(t, informed, "a", 0, 1)
 		want(t, looking, "a", 0, 0)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second - 1)
+		synctest.Wait()
+		want(t, looking, "a", 0, 0)
+		time.Sleep(1)
 		synctest.Wait()
 		want(t, looking, "a", 0, 1)
 	})
@@ -104,6 +192,12 @@ func TestRunFollowsTheStore(t *testing.T) {
 type failing struct {
 	*sqlite.Store
 	away, hangs atomic.Bool
+	most        atomic.Int64 // of the last put
+}
+
+func (f *failing) PutOverride(ctx context.Context, o overrides.Override, max int) error {
+	f.most.Store(int64(max))
+	return f.Store.PutOverride(ctx, o, max)
 }
 
 func (f *failing) OverrideChanges(ctx context.Context, since int64) (overrides.Changes, error) {
@@ -191,12 +285,13 @@ func TestBounds(t *testing.T) {
 	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil), MaxOverrides: 7, MaxGlobs: 5})
 	for i := range 5 {
 		set(t, table, fmt.Sprintf("%d:*", i), 1, 0)
+		set(t, table, "0:*", 1, 0) // replaces, and adds none
 	}
 	one := overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: "one more:*"}, Limit: 1, Reason: "r"}
 	if err := table.Put(t.Context(), one); !errors.Is(err, overrides.ErrFull) {
 		t.Errorf("6 globs: %v", err)
 	}
-	set(t, table, "3:*", 2, 0) // replaces, and adds none
+	set(t, table, "3:*", 2, 0)
 	set(t, table, "a", 1, 0)
 	set(t, table, "b", 1, 0)
 	one.Subject = "c"
@@ -222,6 +317,29 @@ func TestPages(t *testing.T) {
 	if err != nil || more || len(page) != 2 || page[1].Subject != "c" {
 		t.Errorf("%v, %t, %v", page, more, err)
 	}
+}
+
+// TestErrorsOfTheStoreAreReturned: whoever gets none takes the change for made, and a page for all there is.
+func TestErrorsOfTheStoreAreReturned(t *testing.T) {
+	t.Parallel()
+	table := table(t, overrides.Config{Store: eachstore.SQLite(t, nil)})
+	set(t, table, "a", 1, 0)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	id := overrides.ID{Policy: "p", Name: "n", Subject: "a"}
+	if err := table.Put(gone, overrides.Override{ID: id, Limit: 2, Reason: "r"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("put: %v", err)
+	}
+	if found, err := table.Delete(gone, id); found || !errors.Is(err, context.Canceled) {
+		t.Errorf("delete: %t, %v", found, err)
+	}
+	if page, more, err := table.List(gone, overrides.Filter{Max: 2}); page != nil || more || !errors.Is(err, context.Canceled) {
+		t.Errorf("list: %v, %t, %v", page, more, err)
+	}
+	if err := table.Refresh(gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("refresh: %v", err)
+	}
+	want(t, table, "a", 0, 1)
 }
 
 func BenchmarkFind(b *testing.B) {
