@@ -98,24 +98,64 @@ func TestClaimOfAnotherReplicaIsNotRun(t *testing.T) {
 	})
 }
 
-// TestSkippedClaimWithLostAnswerIsNotRun: the previous run goes on.
+// TestSkippedClaimWithLostAnswerIsNotRun: the previous run goes on, on another replica, or on this one by request.
 func TestSkippedClaimWithLostAnswerIsNotRun(t *testing.T) {
 	t.Parallel()
+	for _, replica := range []string{"other", "a"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &losingAnswers{Store: eachstore.SQLite(t, nil)}
+			previous := jobs.Claim{Job: "j", Scheduled: time.Now().Add(-time.Hour).UnixMilli(), Replica: replica, Lease: time.Minute}
+			if claimed, err := s.ClaimRun(t.Context(), previous); err != nil || claimed.Outcome != jobs.Running {
+				t.Fatal(claimed, err)
+			}
+			s.lose.Store(true)
+			ran := false
+			runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { ran = true; return "", nil }})
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			equal(t, "history", history(t, s, "j"), []string{"23:00:00 running", "00:00:00 skipped"})
+			if ran {
+				t.Errorf("it was run besides the previous run on %s", replica)
+			}
+		})
+	}
+}
+
+// unreadable is a store whose runs cannot be read while no is set. Runs are claimed all the same.
+type unreadable struct {
+	jobs.Store
+	no atomic.Bool
+}
+
+func (u *unreadable) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
+	if u.no.Load() {
+		return jobs.Run{}, false, errDown
+	}
+	return u.Store.LastRun(ctx, job)
+}
+
+func (u *unreadable) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
+	if u.no.Load() {
+		return nil, errDown
+	}
+	return u.Store.Runs(ctx, f)
+}
+
+// TestClaimWithLostAnswerIsRunThoughRunsCannotBeRead for a while: to claim it again would look as if another replica had it.
+func TestClaimWithLostAnswerIsRunThoughRunsCannotBeRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &losingAnswers{Store: eachstore.SQLite(t, nil)}
-		previous := jobs.Claim{Job: "j", Scheduled: time.Now().Add(-time.Hour).UnixMilli(), Replica: "other", Lease: time.Minute}
-		if claimed, err := s.ClaimRun(t.Context(), previous); err != nil || claimed.Outcome != jobs.Running {
-			t.Fatal(claimed, err)
-		}
+		u := &unreadable{Store: eachstore.SQLite(t, nil)}
+		s := &losingAnswers{Store: u}
 		s.lose.Store(true)
-		ran := false
-		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { ran = true; return "", nil }})
-		time.Sleep(30 * time.Second)
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		synctest.Wait() // it is claimed
+		u.no.Store(true)
+		time.Sleep(15 * time.Second)
+		u.no.Store(false)
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		equal(t, "history", history(t, s, "j"), []string{"23:00:00 running", "00:00:00 skipped"})
-		if ran {
-			t.Error("it was run besides the previous run")
-		}
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 done"})
 	})
 }
 

@@ -336,6 +336,53 @@ func TestFailedRunIsRepeated(t *testing.T) {
 	})
 }
 
+// TestFailedRunIsRepeatedThoughRunsCannotBeRead at the time of the repeat.
+func TestFailedRunIsRepeatedThoughRunsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, turn := &unreadable{Store: eachstore.SQLite(t, nil)}, 0
+		r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@daily", Repeat: "@hourly", Run: func(context.Context) (string, error) {
+			if turn++; turn == 1 {
+				return "", errDown
+			}
+			return "", nil
+		}})
+		time.Sleep(time.Hour - time.Second)
+		s.no.Store(true)
+		if _, err := r.Jobs(t.Context()); !errors.Is(err, errDown) {
+			t.Errorf("jobs: %v", err)
+		}
+		if _, err := r.History(t.Context(), jobs.Filter{Job: "j", Max: 1}); !errors.Is(err, errDown) {
+			t.Errorf("history: %v", err)
+		}
+		time.Sleep(5 * time.Second)
+		s.no.Store(false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 failed : down", "01:00:00 done"})
+	})
+}
+
+// TestRunAfterTheTimeOfARepeatIsNotRepeatedForIt: it was run by request meanwhile, by a replica whose clock is a little ahead.
+func TestRunAfterTheTimeOfARepeatIsNotRepeatedForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := eachstore.SQLite(t, nil)
+		runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@daily", Repeat: "@every 1m", Run: func(context.Context) (string, error) { return "", errDown }})
+		time.Sleep(50 * time.Second)
+		ahead := time.Now().Add(30 * time.Second).UnixMilli()
+		if claimed, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "j", Scheduled: ahead, Replica: "b", Lease: time.Minute}); err != nil || claimed.Outcome != jobs.Running {
+			t.Fatal(claimed, err)
+		}
+		if found, err := s.FinishRun(t.Context(), jobs.Run{Job: "j", Scheduled: ahead, Outcome: jobs.Failed}); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		time.Sleep(70 * time.Second)
+		synctest.Wait()
+		equal(t, "history", history(t, s, "j"), []string{"00:00:00 failed : down", "00:01:20 failed", "00:02:00 failed : down"})
+	})
+}
+
 // TestLostRunIsRepeated: a replica dies during the run, and another starts later.
 func TestLostRunIsRepeated(t *testing.T) {
 	t.Parallel()
