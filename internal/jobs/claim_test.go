@@ -141,6 +141,20 @@ func (u *unreadable) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error
 	return u.Store.Runs(ctx, f)
 }
 
+// TestStopBeforeTheLastRunIsKnownClaimsNothing: the job would be canceled at once, and no other replica would run it.
+func TestStopBeforeTheLastRunIsKnownClaimsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &unreadable{Store: eachstore.SQLite(t, nil)}
+		s.no.Store(true)
+		r := runner(t, s, newNotes(), "a", jobs.Job{Name: "j", Schedule: "@hourly", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(5 * time.Second)
+		closeRunner(t, r)
+		s.no.Store(false)
+		equal(t, "history", history(t, s, "j"), nil)
+	})
+}
+
 // TestClaimWithLostAnswerIsRunThoughRunsCannotBeRead for a while: to claim it again would look as if another replica had it.
 func TestClaimWithLostAnswerIsRunThoughRunsCannotBeRead(t *testing.T) {
 	t.Parallel()

@@ -176,6 +176,33 @@ func TestRunInTheFutureIsNotTheLast(t *testing.T) {
 	})
 }
 
+// noHistory is a store that tells the last run of a job, and no others.
+type noHistory struct{ jobs.Store }
+
+func (noHistory) Runs(context.Context, jobs.Filter) ([]jobs.Run, error) { return nil, errDown }
+
+// TestRunInTheFutureIsNoFirstStart: while the runs before it cannot be read, it is unknown whether one was missed.
+func TestRunInTheFutureIsNoFirstStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := eachstore.SQLite(t, nil)
+		ahead := time.Now().Add(24 * time.Hour).UnixMilli()
+		if claimed, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "j", Scheduled: ahead, Replica: "ahead", Lease: time.Minute}); err != nil || claimed.Outcome != jobs.Running {
+			t.Fatal(claimed, err)
+		}
+		if found, err := s.FinishRun(t.Context(), jobs.Run{Job: "j", Scheduled: ahead, Outcome: jobs.Done}); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		n := newNotes()
+		r := runner(t, noHistory{s}, n, "a", jobs.Job{Name: "j", Schedule: "@daily", Run: func(context.Context) (string, error) { return "", nil }})
+		time.Sleep(time.Minute)
+		if _, err := r.Jobs(t.Context()); !errors.Is(err, errDown) {
+			t.Errorf("jobs: %v", err)
+		}
+		equal(t, "observed", n.ended(), nil)
+	})
+}
+
 // TestClockSetForward: the job's time comes sooner than the runner's timers fire, because timers do not follow when the
 // clock is set, and stop while the machine sleeps.
 func TestClockSetForward(t *testing.T) {
