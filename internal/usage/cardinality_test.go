@@ -122,6 +122,7 @@ func TestCardinality(t *testing.T) {
 		"as many as there is room for":  {4, []Count{count("a", 1, 1), count("b", 1, 1), count("c", 1, 1)}, []Count{count("a", 1, 1), count("b", 1, 1), count("c", 1, 1)}},
 		"one more":                      {4, []Count{count("a", 1, 1), count("b", 2, 1), count("c", 2, 1), count("d", 2, 1)}, []Count{count("b", 2, 1), count("c", 2, 1), count("d", 2, 1), others(1, 1)}},
 		"the cost decides between them": {1, []Count{count("a", 2, 1), count("b", 2, 9), count("c", 1, 99)}, []Count{count("b", 2, 9), others(3, 100)}},
+		"denials are decisions, too":    {1, []Count{count("a", 2, 1), {ID: ID{Key: "b"}, At: hour.UnixMilli(), Denied: 3}}, []Count{{ID: ID{Key: "b"}, At: hour.UnixMilli(), Denied: 3}, others(2, 1)}},
 		"no room at all":                {0, []Count{count("a", 1, 2), count("b", 3, 4)}, []Count{others(4, 6)}},
 		"those without id need no room": {1, []Count{others(1, 2), count("a", 3, 4)}, []Count{count("a", 3, 4), others(1, 2)}},
 	} {

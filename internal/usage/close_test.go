@@ -42,6 +42,53 @@ func TestCloseReportsLosses(t *testing.T) {
 	}
 }
 
+// TestCloseReportsLostRequests, those that wait for the store and those in the queue behind them.
+func TestCloseReportsLostRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		s.fail(errors.New("the disk is full"))
+		r := record(t, Config{Store: s, Queue: 2})
+		for range 2 {
+			r.Log(Request{Key: "waits for the store"})
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		r.Log(Request{Key: "is in the queue"})
+		if err := r.Close(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "the disk is full; lost: counts 0, requests 3") {
+			t.Errorf("Close = %v", err)
+		}
+	})
+}
+
+// TestOneRequestIsWritten, though no other follows.
+func TestOneRequestIsWritten(t *testing.T) {
+	t.Parallel()
+	s := new(notebook)
+	r := record(t, Config{Store: s})
+	r.Log(Request{Key: "a"})
+	if err := r.Close(t.Context()); err != nil || len(s.requests) != 1 {
+		t.Errorf("%d requests are written, %v", len(s.requests), err)
+	}
+}
+
+// TestCloseEndsWithItsContext, also behind a write that hangs.
+func TestCloseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t, Config{Store: &notebook{takes: time.Hour}})
+		r.Tally(decided(engine.Consume, 1, "a"))
+		time.Sleep(6 * time.Second) // it writes
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		time.Sleep(writeTimeout) // the write is given up
+	})
+}
+
 // TestCloseReportsLossesBehindASlowWrite: a write in progress ends early enough for that.
 func TestCloseReportsLossesBehindASlowWrite(t *testing.T) {
 	t.Parallel()

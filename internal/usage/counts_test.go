@@ -24,6 +24,10 @@ func TestCountsOfOneIDAreSummed(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	minutes := []Count{{ID: ID{Key: "alone"}, At: 1, Allowed: 1}, {ID: ID{Key: "alone"}, At: 2, Allowed: 1}}
+	if diff := cmp.Diff(minutes, sortAndSum(slices.Clone(minutes))); diff != "" {
+		t.Errorf("two minutes of one id (-want +got):\n%s", diff)
+	}
 }
 
 // TestCountsWithoutRoomAreLost: those that wait stay, and all decisions that are dropped are told.
