@@ -58,6 +58,9 @@ func TestRow(t *testing.T) {
 	if p := (Parser{3}); p.Kind(new(byte), 3) {
 		t.Error("an unknown kind was read")
 	}
+	if p := (Parser{}); p.Kind(new(byte), 3) {
+		t.Error("a kind was read from nothing")
+	}
 	if _, err := Open(Seal([]byte{9})); err == nil || !strings.Contains(err.Error(), "version 9") {
 		t.Errorf("another version: %v", err)
 	}
@@ -69,6 +72,14 @@ func TestRowsOfEarlierReleasesAreRead(t *testing.T) {
 	row := Seal(AppendBytes(binary.AppendVarint(AppendHead(Begin(nil), 1, engine.CounterID{Key: "k", Name: "1m"}), -2), "s"))
 	if got, want := hex.EncodeToString(row), "0101016b02316d030173ba7bbee4"; got != want {
 		t.Errorf("a row is written as %s, and as %s before: that needs a new version, and both to be read", got, want)
+	}
+	var kind byte
+	var key, name, text []byte
+	var n int64
+	p, err := Open(row)
+	if err != nil || !p.Kind(&kind, 2) || !p.Bytes(&key) || !p.Bytes(&name) || !p.Int(&n) || !p.Bytes(&text) ||
+		kind != 1 || string(key) != "k" || string(name) != "1m" || n != -2 || string(text) != "s" {
+		t.Errorf("read: %d %s %s %d %s, %v", kind, key, name, n, text, err)
 	}
 }
 
@@ -159,6 +170,34 @@ func TestTend(t *testing.T) {
 		want := []time.Duration{TendEvery, TendEvery, TendEvery, 2 * TendEvery, 3 * TendEvery}
 		if diff := cmp.Diff(want, at); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// TestTendEndsWithItsContext, at once, and folds no more.
+func TestTendEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), TendEvery*3/2)
+		defer cancel()
+		began, folds := time.Now(), 0
+		Tend(ctx, slog.New(slog.DiscardHandler), func() (bool, error) { folds++; return false, nil })
+		if took := time.Since(began); took != TendEvery*3/2 || folds != 1 {
+			t.Errorf("ended after %s and %d folds", took, folds)
+		}
+	})
+}
+
+// TestFailedFoldWaits for the next time, even if there is more: what fails may go on to fail.
+func TestFailedFoldWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), TendEvery*5/2)
+		defer cancel()
+		folds := 0
+		Tend(ctx, slog.New(slog.DiscardHandler), func() (bool, error) { folds++; return folds < 100, errors.New("no room") })
+		if folds != 2 {
+			t.Errorf("%d folds in 2 intervals", folds)
 		}
 	})
 }
