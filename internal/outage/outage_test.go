@@ -86,6 +86,29 @@ func TestTried(t *testing.T) {
 	})
 }
 
+// TestEndIsToldOnce of an outage, however the times at which it fails and works lie to the timer, and never of none.
+func TestEndIsToldOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lines story
+		l := New(slog.New(slog.NewTextHandler(&lines, nil)), slog.LevelError, "mail waits", "mail goes on")
+		l.Tried(nil)
+		time.Sleep(time.Minute)
+		if said := lines.take(); said != "" {
+			t.Errorf("nothing has failed, and logged %q", said)
+		}
+		for _, calm := range []time.Duration{time.Second, 4500 * time.Millisecond, time.Minute} { // the timer looks 5 s after the first
+			l.Tried(errors.New("refused"))
+			time.Sleep(time.Second)
+			l.Tried(nil)
+			time.Sleep(calm)
+		}
+		if said := lines.take(); strings.Count(said, "mail waits") != 1 || strings.Count(said, "mail goes on") != 1 {
+			t.Errorf("logged %q", said)
+		}
+	})
+}
+
 // TestAlternatingOutcomesDoNotAllocate: what fails and works in turn, perhaps a thousand times a
 // second, needs only one timer. Allocations cannot be counted in parallel with other tests.
 func TestAlternatingOutcomesDoNotAllocate(t *testing.T) {
