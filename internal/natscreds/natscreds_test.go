@@ -1,6 +1,7 @@
 package natscreds
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,8 +100,16 @@ func TestAFileThatBecomesASeedIsNotSent(t *testing.T) {
 	if err := option(&o); err != nil || o.UserJWT != nil || o.Nkey != public {
 		t.Errorf("%v, nkey %q", err, o.Nkey)
 	}
+	var reconnects nats.Options
+	write(token + "\n" + seed)
+	if err := option(&reconnects); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
+	}
+	if got, err := reconnects.UserJWT(); got != "" || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), file) {
+		t.Errorf("%q, %v", got, err)
 	}
 	if err := option(&o); err == nil || !strings.Contains(err.Error(), file) || o.Nkey != public {
 		t.Errorf("%v, nkey %q", err, o.Nkey)

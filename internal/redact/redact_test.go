@@ -40,6 +40,10 @@ func TestServers(t *testing.T) {
 		"nats://u:p@[::1]":               "nats://***@[::1]",
 		"nats://u:p@::1:4222":            "***",
 		"nats://u:p@h:0":                 "***",
+		"nats://u:p@h":                   "nats://***@h",
+		"nats://u:p@h:1,, h:2,":          "nats://***@h:1,, h:2,", // nats.go skips what is empty
+		"nats://u:p@:4222":               "***",
+		"":                               "",
 		"nats://u:p@h:65535":             "nats://***@h:65535",
 		"nats://u:p@h:65536":             "***",
 	} {

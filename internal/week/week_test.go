@@ -38,4 +38,12 @@ func TestSpans(t *testing.T) {
 	if got := week.Minute(time.Date(2026, 1, 18, 1, 30, 59, 0, time.UTC)); got != 90 { // a Sunday
 		t.Errorf("minute %d", got)
 	}
+	if got := week.Minute(time.Date(2026, 1, 21, 1, 30, 59, 0, time.UTC)); got != 3*day+90 { // a Wednesday
+		t.Errorf("minute %d", got)
+	}
+	for _, s := range []week.Spans{friday, week.New([]int{6}, 22*hour, day), week.New([]int{6}, 22*hour, day-1)} {
+		if len(s) != 1 { // an empty one would be covered by none
+			t.Errorf("spans %v; want one", s)
+		}
+	}
 }
