@@ -152,7 +152,7 @@ func TestDefaults(t *testing.T) {
 		time.Sleep(500*time.Millisecond - 1)
 		synctest.Wait()
 		want(t, table, "a", 0, 0)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		want(t, table, "a", 0, 1)
 		if s.most.Load() != 100_000 {
@@ -182,7 +182,7 @@ func TestRunFollowsTheStore(t *testing.T) {
 		time.Sleep(time.Second - 1)
 		synctest.Wait()
 		want(t, looking, "a", 0, 0)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		want(t, looking, "a", 0, 1)
 	})
