@@ -131,6 +131,24 @@ func TestCallersOfAHangingStoreAreToldSoon(t *testing.T) {
 	})
 }
 
+// TestSlowStoreIsAskedForAllKeys, however many are asked for at a time, as long as nobody has waited in vain.
+func TestSlowStoreIsAskedForAllKeys(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t)
+		r := registry(t, keys.Config{Store: s, Now: c.now})
+		s.block()
+		var all sync.WaitGroup
+		for range 150 {
+			text, _ := create(t, r, keys.Key{User: "7"})
+			all.Go(func() { wantCode(t, r, text, keys.Valid) })
+		}
+		time.Sleep(time.Second)
+		close(s.hold)
+		all.Wait()
+	})
+}
+
 // TestUnansweredKeyIsNotValid: whoever looks only at the code must not take it for one.
 func TestUnansweredKeyIsNotValid(t *testing.T) {
 	t.Parallel()

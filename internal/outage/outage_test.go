@@ -97,7 +97,7 @@ func TestEndIsToldOnce(t *testing.T) {
 		if said := lines.take(); said != "" {
 			t.Errorf("nothing has failed, and logged %q", said)
 		}
-		for _, calm := range []time.Duration{time.Second, 4500 * time.Millisecond, time.Minute} { // the timer looks 5 s after the first
+		for _, calm := range []time.Duration{time.Second, 3500 * time.Millisecond, time.Minute} { // a timer looks 5 s after the first success, and 2 s later
 			l.Tried(errors.New("refused"))
 			time.Sleep(time.Second)
 			l.Tried(nil)

@@ -89,6 +89,7 @@ func TestRemovalsReadNoOtherOverrides(t *testing.T) {
 type many struct {
 	overrides.Store
 	n, pages int
+	failing  int // the page that cannot be read; none if it is 0
 	pageTime time.Duration
 }
 
@@ -97,7 +98,9 @@ func (m *many) OverrideChanges(context.Context, int64) (overrides.Changes, error
 }
 
 func (m *many) ListOverrides(ctx context.Context, f overrides.Filter) (page []overrides.Override, err error) {
-	m.pages++
+	if m.pages++; m.pages == m.failing {
+		return nil, errors.New("the store is away")
+	}
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -144,6 +147,26 @@ func TestReadOfAllLeavesHalfOfTheTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReadOfAllThatFailsLeavesTheTable as it was: what was on the page that failed would be missing.
+func TestReadOfAllThatFailsLeavesTheTable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &many{n: 1000}
+		table := table(t, overrides.Config{Store: s})
+		if err := table.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, failing := range []int{1, 2, 5} {
+			s.pages, s.failing = 0, failing
+			if err := table.Refresh(t.Context()); err == nil {
+				t.Errorf("page %d failed, and no error", failing)
+			}
+			want(t, table, "0", 0, 1)
+			want(t, table, "999", 0, 1)
+		}
+	})
 }
 
 // TestReadOfAllEndsWithItsContext, also between two pages, and leaves the table as it was.

@@ -112,6 +112,9 @@ func TestCardinality(t *testing.T) {
 	count := func(key string, decisions, cost int64) Count {
 		return Count{ID: ID{Key: key}, At: hour.UnixMilli(), Allowed: decisions, Cost: cost}
 	}
+	denied := func(key string, decisions int64) Count {
+		return Count{ID: ID{Key: key}, At: hour.UnixMilli(), Denied: decisions}
+	}
 	others := func(decisions, cost int64) Count { return count("", decisions, cost) }
 	for name, test := range map[string]struct {
 		most   int
@@ -122,7 +125,8 @@ func TestCardinality(t *testing.T) {
 		"as many as there is room for":  {4, []Count{count("a", 1, 1), count("b", 1, 1), count("c", 1, 1)}, []Count{count("a", 1, 1), count("b", 1, 1), count("c", 1, 1)}},
 		"one more":                      {4, []Count{count("a", 1, 1), count("b", 2, 1), count("c", 2, 1), count("d", 2, 1)}, []Count{count("b", 2, 1), count("c", 2, 1), count("d", 2, 1), others(1, 1)}},
 		"the cost decides between them": {1, []Count{count("a", 2, 1), count("b", 2, 9), count("c", 1, 99)}, []Count{count("b", 2, 9), others(3, 100)}},
-		"denials are decisions, too":    {1, []Count{count("a", 2, 1), {ID: ID{Key: "b"}, At: hour.UnixMilli(), Denied: 3}}, []Count{{ID: ID{Key: "b"}, At: hour.UnixMilli(), Denied: 3}, others(2, 1)}},
+		"denials are decisions, too":    {1, []Count{count("a", 2, 1), denied("b", 3)}, []Count{denied("b", 3), others(2, 1)}},
+		"in whichever order they come":  {1, []Count{denied("b", 3), count("c", 2, 1)}, []Count{denied("b", 3), others(2, 1)}},
 		"no room at all":                {0, []Count{count("a", 1, 2), count("b", 3, 4)}, []Count{others(4, 6)}},
 		"those without id need no room": {1, []Count{others(1, 2), count("a", 3, 4)}, []Count{count("a", 3, 4), others(1, 2)}},
 	} {
