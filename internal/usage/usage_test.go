@@ -482,3 +482,12 @@ func TestTheOldestMinuteIsWrittenFirst(t *testing.T) {
 		}
 	})
 }
+
+func TestInvalidConfigs(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]Config{"Store": {Logger: slog.New(slog.DiscardHandler)}, "Logger": {Store: new(notebook)}} {
+		if _, err := NewRecorder(cfg); err == nil || !strings.Contains(err.Error(), want+" is missing") {
+			t.Errorf("without %s: %v", want, err)
+		}
+	}
+}
