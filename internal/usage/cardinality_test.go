@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -133,6 +134,21 @@ func TestCardinality(t *testing.T) {
 		c := newCardinality(test.most)
 		if diff := cmp.Diff(test.want, c.limit(test.counts, hour.UnixMilli(), hour)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestKnownIDsNeedNoRoomAgain: what is left is for the new ones, however busy the known ones are.
+func TestKnownIDsNeedNoRoomAgain(t *testing.T) {
+	t.Parallel()
+	hour := time.UnixMilli(0).Add(1000 * time.Hour)
+	c := newCardinality(4) // room for 3, at the beginning
+	for _, want := range [][]Count{
+		{{ID: ID{Key: "a"}, Allowed: 9}, {ID: ID{Key: "b"}, Allowed: 9}},
+		{{ID: ID{Key: "a"}, Allowed: 9}, {ID: ID{Key: "b"}, Allowed: 9}, {ID: ID{Key: "new"}, Allowed: 1}},
+	} {
+		if diff := cmp.Diff(want, c.limit(slices.Clone(want), hour.UnixMilli(), hour)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 }

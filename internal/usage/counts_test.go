@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits/internal/engine"
 )
 
 // TestCountsOfOneIDAreSummed, whatever comes between them: SQL cannot update a row twice in one
@@ -42,5 +44,26 @@ func TestCountsWithoutRoomAreLost(t *testing.T) {
 	}
 	if got, want := r.Losses(), (Losses{Other: 5, Counts: 5}); got != want {
 		t.Errorf("lost: %+v, want %+v", got, want)
+	}
+}
+
+// TestRefTakesOnePlace in the tally, however often it is counted: else the tally would be full, and other ids lose their names.
+func TestRefTakesOnePlace(t *testing.T) {
+	t.Parallel()
+	y := newTally()
+	q, d := decided(engine.Consume, 1, "a")
+	q.Limits[0].Ref = new(engine.Ref)
+	for range 2 { // also after it was taken
+		for range 10 {
+			y.add(q, d)
+		}
+		if n := y.size(); n != 1 {
+			t.Errorf("it takes %d places", n)
+		}
+		y.take(7, func(c Count) {
+			if c != counted1("a", 7, 10, 0, 10) {
+				t.Errorf("counted %+v", c)
+			}
+		})
 	}
 }
