@@ -181,26 +181,40 @@ type noHistory struct{ jobs.Store }
 
 func (noHistory) Runs(context.Context, jobs.Filter) ([]jobs.Run, error) { return nil, errDown }
 
-// TestRunInTheFutureIsNoFirstStart: while the runs before it cannot be read, it is unknown whether one was missed.
-func TestRunInTheFutureIsNoFirstStart(t *testing.T) {
+// ranAt makes a run of a job that is done.
+func ranAt(t *testing.T, s jobs.Store, job string, at time.Time) {
+	t.Helper()
+	c := jobs.Claim{Job: job, Scheduled: at.UnixMilli(), Replica: "before", Lease: time.Minute}
+	if claimed, err := s.ClaimRun(t.Context(), c); err != nil || claimed.Outcome != jobs.Running {
+		t.Fatal(claimed, err)
+	}
+	if found, err := s.FinishRun(t.Context(), jobs.Run{Job: job, Scheduled: c.Scheduled, Outcome: jobs.Done}); !found || err != nil {
+		t.Fatal(found, err)
+	}
+}
+
+// TestRunBeforeOneInTheFutureIsTheLast: the job is not due again. While it cannot be read, it is unknown whether one was missed.
+func TestRunBeforeOneInTheFutureIsTheLast(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := eachstore.SQLite(t, nil)
-		ahead := time.Now().Add(24 * time.Hour).UnixMilli()
-		if claimed, err := s.ClaimRun(t.Context(), jobs.Claim{Job: "j", Scheduled: ahead, Replica: "ahead", Lease: time.Minute}); err != nil || claimed.Outcome != jobs.Running {
-			t.Fatal(claimed, err)
-		}
-		if found, err := s.FinishRun(t.Context(), jobs.Run{Job: "j", Scheduled: ahead, Outcome: jobs.Done}); !found || err != nil {
-			t.Fatal(found, err)
-		}
-		n := newNotes()
-		r := runner(t, noHistory{s}, n, "a", jobs.Job{Name: "j", Schedule: "@daily", Run: func(context.Context) (string, error) { return "", nil }})
-		time.Sleep(time.Minute)
-		if _, err := r.Jobs(t.Context()); !errors.Is(err, errDown) {
-			t.Errorf("jobs: %v", err)
-		}
-		equal(t, "observed", n.ended(), nil)
-	})
+	for _, readable := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var s jobs.Store = eachstore.SQLite(t, nil)
+			midnight := time.Now()
+			ranAt(t, s, "j", midnight)
+			ranAt(t, s, "j", midnight.Add(24*time.Hour)) // by a replica whose clock was ahead
+			if !readable {
+				s = noHistory{s}
+			}
+			n := newNotes()
+			r := runner(t, s, n, "a", jobs.Job{Name: "j", Schedule: "@daily", Run: func(context.Context) (string, error) { return "", nil }})
+			time.Sleep(time.Minute)
+			all, err := r.Jobs(t.Context())
+			if readable && (err != nil || all[0].Last == nil || all[0].Last.Scheduled != midnight.UnixMilli()) || !readable && !errors.Is(err, errDown) {
+				t.Errorf("%+v, %v; can be read: %t", all, err, readable)
+			}
+			equal(t, "observed", n.ended(), nil)
+		})
+	}
 }
 
 // TestClockSetForward: the job's time comes sooner than the runner's timers fire, because timers do not follow when the
