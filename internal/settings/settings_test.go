@@ -25,6 +25,7 @@ func TestAlertsAllowUnmapsAddresses(t *testing.T) {
 		" 10.0.0.1 ":          "10.0.0.1/32",
 		"fd00::1/8":           "fd00::/8",
 		"::1":                 "::1/128",
+		"2001:db8::/100":      "2001:db8::/100",
 		"::ffff:10.0.0.0/95":  "::fffe:0:0/95",
 		"::ffff:10.0.0.1/128": "10.0.0.1/32",
 	} {
@@ -118,6 +119,10 @@ func TestRepeatedSignalCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals, ended := make(chan os.Signal, 2), false
 		ctx := until(signals, func() { ended = true })
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Error("it ended without a signal")
+		}
 		signals <- syscall.SIGTERM
 		signals <- syscall.SIGTERM
 		synctest.Wait()
