@@ -32,14 +32,13 @@ func (l *limiter) watchStores(ctx context.Context) error {
 	if _, err := l.identifyStore(ctx); err != nil {
 		return err
 	}
-	stores, heard := bus.NewStores(l.events, l.log), make(chan bus.StoreState, maxOtherStores)
-	if err := stores.Listen(func(s bus.StoreState) { l.heardStore(s, heard) }); err != nil {
+	stores, heard := bus.NewStoreStates(l.events, l.log), make(chan bus.StoreState, maxOtherStores)
+	if err := listen(l, "store announcements", stores, func(s bus.StoreState) { l.heardStore(s, heard) }); err != nil {
 		return err
 	}
-	l.onStopUnsubscribe("store announcements", stores.Close)
 	announce := func(s bus.StoreState) {
 		if l.events.IsConnected() {
-			stores.Announce(s)
+			stores.Send(s)
 		}
 	}
 	l.background("store announcements", func(ctx context.Context) { l.announceStore(ctx, announce, heard) })

@@ -302,12 +302,12 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	// refund, a record or a reset, and other workers get the broadcast before a request that follows that answer. They handle
 	// it first, too, since the service takes both from where they are read. So it is with a consume or a check that freed a
 	// counter or ended a lease, unless the connection breaks meanwhile.
-	forget := bus.NewForgetter(l.requests, l.log)
+	forget := bus.NewForgets(l.requests, l.log)
 	storeOutage := outage.New(l.log, slog.LevelError, "the store is failing; answering without it", "the store works again")
 	l.engine, err = engine.New(ctx, engine.Config{
 		Store:     l.store,
 		NewID:     rand.Text,
-		Broadcast: forget.Broadcast,
+		Broadcast: forget.Send,
 		Committed: l.relay.Wake,
 		Observer:  l.engineObserver(),
 		Tally:     l.usage.Tally,
@@ -321,11 +321,7 @@ func (l *limiter) startEngine(ctx context.Context) (err error) {
 	l.metrics.WatchQueue(l.engine.Queued)
 	l.metrics.WatchLeased(l.engine.Leased)
 	l.metrics.WatchStore(l.storeHealthy)
-	if err := forget.Listen(l.engine.Forget); err != nil {
-		return err
-	}
-	l.onStopUnsubscribe("broadcasts", forget.Close)
-	return nil
+	return listen(l, "broadcasts", forget, l.engine.Forget)
 }
 
 func (l *limiter) startService(context.Context) error {

@@ -131,7 +131,7 @@ func TestMessagesOfOthersAreHeardUntilAnotherWorkerDecides(t *testing.T) {
 	t.Parallel()
 	l, steps := &limiter{}, stopSteps{}
 	for _, what := range []string{"broadcasts", "announcements"} {
-		l.onStopUnsubscribe(what, func() { steps = append(steps, what) })
+		l.unsubscribes = append(l.unsubscribes, func() { steps = append(steps, what) })
 	}
 	if err := l.stopService(t.Context(), &steps); err != nil || !slices.Equal(steps, stopSteps{"hand over", "broadcasts", "announcements", "stop"}) {
 		t.Errorf("%q, %v", steps, err)

@@ -31,7 +31,7 @@ func TestWhatToForgetIsForgottenBeforeTheRequestsBehindIt(t *testing.T) {
 		return allowing(r)
 	}
 	_, nc := serve(t, e, func(c *ServiceConfig) {
-		forget := NewForgetter(c.Conn, slog.New(slog.DiscardHandler))
+		forget := NewForgets(c.Conn, slog.New(slog.DiscardHandler))
 		if err := forget.Listen(e.Forget); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestWhatToForgetIsForgottenBeforeTheRequestsBehindIt(t *testing.T) {
 func TestAnInvalidBroadcastIsLogged(t *testing.T) {
 	t.Parallel()
 	w, nc := oneWorker(t, &fakeEngine{forget: func(engine.Forget) {}})
-	if err := NewForgetter(w.svc.cfg.Conn, slog.New(slog.NewTextHandler(w.log, nil))).Listen(func(engine.Forget) {}); err != nil {
+	if err := NewForgets(w.svc.cfg.Conn, slog.New(slog.NewTextHandler(w.log, nil))).Listen(func(engine.Forget) {}); err != nil {
 		t.Fatal(err)
 	}
 	_ = nc.Publish(subjectForget, []byte(`{}`))

@@ -301,9 +301,9 @@ func TestConnectEndsWithItsContext(t *testing.T) {
 func TestForgetReachesEveryWorker(t *testing.T) {
 	url := testenv.NATS(t).ClientURL()
 	heard := make(chan engine.Forget, 10)
-	var workers []*Forgetter
+	var workers []*Broadcast[engine.Forget]
 	for range 2 {
-		f := NewForgetter(dial(t, url), slog.New(slog.DiscardHandler))
+		f := NewForgets(dial(t, url), slog.New(slog.DiscardHandler))
 		if err := f.Listen(func(w engine.Forget) { heard <- w }); err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +315,7 @@ func TestForgetReachesEveryWorker(t *testing.T) {
 	}
 	_ = nc.Flush()
 	want := engine.Forget{Key: "a\"b"}
-	workers[0].Broadcast(want)
+	workers[0].Send(want)
 	waitFor(t, "both hear of it", func() bool { return len(heard) == 2 })
 	for range 2 {
 		if got := <-heard; got != want {
@@ -334,9 +334,9 @@ func TestFailedBroadcastsDoNotFillTheLog(t *testing.T) {
 	nc := connect(t, testenv.NATS(t).ClientURL())
 	nc.Close()
 	var lines bytes.Buffer
-	forget := NewForgetter(nc, slog.New(slog.NewTextHandler(&lines, nil)))
+	forget := NewForgets(nc, slog.New(slog.NewTextHandler(&lines, nil)))
 	for range 100 {
-		forget.Broadcast(engine.Forget{Key: "k"})
+		forget.Send(engine.Forget{Key: "k"})
 	}
 	if n := strings.Count(lines.String(), "\n"); n != 1 || !strings.Contains(lines.String(), subjectForget) {
 		t.Errorf("%d lines: %.300s", n, lines.String())

@@ -47,7 +47,7 @@ func TestConnectedAndBroadcastsDoNotWaitForNATSGo(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "the connection is made anew", func() bool { return nc.Stats().Reconnects == 1 && connected(nc) })
-			forget, heard := NewForgetter(nc, slog.New(slog.DiscardHandler)), make(chan engine.Forget, 1)
+			forget, heard := NewForgets(nc, slog.New(slog.DiscardHandler)), make(chan engine.Forget, 1)
 			if err := forget.Listen(func(what engine.Forget) { heard <- what }); err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestConnectedAndBroadcastsDoNotWaitForNATSGo(t *testing.T) {
 				t.Fatal(err)
 			}
 			before, what := nc.Stats().OutMsgs, engine.Forget{Key: strings.Repeat("k", smallAnswer/2)}
-			forget.Broadcast(what)
+			forget.Send(what)
 			if got := <-heard; got != what {
 				t.Errorf("%+v", got)
 			}
@@ -103,7 +103,7 @@ func TestSilentServerDoesNotBlockCallers(t *testing.T) {
 		first <- c
 	}()
 	nc := connect(t, "nats://"+l.Addr().String())
-	forget := NewForgetter(nc, slog.New(slog.DiscardHandler))
+	forget := NewForgets(nc, slog.New(slog.DiscardHandler))
 	_ = (<-first).Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -111,7 +111,7 @@ func TestSilentServerDoesNotBlockCallers(t *testing.T) {
 	for tries, ok := 0, false; !ok; tries++ {
 		c := <-accepted // so the lock is held
 		defer c.Close()
-		forget.Broadcast(engine.Forget{Key: "k"})
+		forget.Send(engine.Forget{Key: "k"})
 		if err := Healthy(ctx, nc); err == nil {
 			t.Error("a connection that is not made is healthy")
 		}
@@ -120,7 +120,7 @@ func TestSilentServerDoesNotBlockCallers(t *testing.T) {
 		}
 	}
 	waitFor(t, "the connection is made", func() bool { return connected(nc) })
-	forget.Broadcast(engine.Forget{Key: "k"})
+	forget.Send(engine.Forget{Key: "k"})
 	for told := false; !told; told = strings.HasPrefix(lines.Text(), "PUB "+subjectForget) {
 		if !lines.Scan() {
 			t.Fatalf("nothing is told: %v", lines.Err())

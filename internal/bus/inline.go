@@ -112,7 +112,7 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 
 // forgetHandler heeds broadcasts of what to forget. nats.go would give them to a goroutine of its own, which requests that
 // were sent later could overtake: a reset would have been answered, and its leases still be served. What cannot be read is
-// left to the subscription of the [Forgetter], which logs it.
+// left to the subscription of [NewForgets], which logs it.
 func (s *Service) forgetHandler(_ *natsconn.Conn, messages []natsconn.Message) int {
 	for i, m := range messages {
 		what, err := decodeForget(m.Data)

@@ -56,18 +56,19 @@ func startWorker(t *testing.T, databaseURL, natsURL string, e Decider, silent bo
 	nc := connect(t, natsURL)
 	w := &worker{log: new(logBuffer)}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	ofKeys, ofOverrides := NewAnnouncer(nc, SubjectForgetKey, log), NewAnnouncer(nc, SubjectReadOverrides, log)
-	registry, err := keys.New(keys.Config{Store: store, Broadcast: ofKeys.Announce})
+	ofKeys, ofOverrides := NewAnnouncements(nc, SubjectForgetKey, log), NewAnnouncements(nc, SubjectReadOverrides, log)
+	registry, err := keys.New(keys.Config{Store: store, Broadcast: func(id string) { ofKeys.Send(Announcement{id}) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.table, err = overrides.New(overrides.Config{Store: store, Logger: log,
-		Broadcast: func() { ofOverrides.Announce("") }})
+		Broadcast: func() { ofOverrides.Send(Announcement{}) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !silent {
-		for a, apply := range map[*Announcer]func(string){ofKeys: registry.Forget, ofOverrides: func(string) { w.table.Wake() }} {
+		for a, apply := range map[*Broadcast[Announcement]]func(Announcement){ofKeys: func(a Announcement) { registry.Forget(a.ID) },
+			ofOverrides: func(Announcement) { w.table.Wake() }} {
 			if err := a.Listen(apply); err != nil {
 				t.Fatal(err)
 			}
@@ -395,11 +396,11 @@ func TestListenerHearsWhatFollows(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, testenv.NATS(t).ClientURL())
 	for range 100 {
-		a, heard := NewAnnouncer(nc, SubjectForgetKey, slog.New(slog.DiscardHandler)), make(chan string, 1)
-		if err := a.Listen(func(id string) { heard <- id }); err != nil {
+		a, heard := NewAnnouncements(nc, SubjectForgetKey, slog.New(slog.DiscardHandler)), make(chan string, 1)
+		if err := a.Listen(func(a Announcement) { heard <- a.ID }); err != nil {
 			t.Fatal(err)
 		}
-		a.Announce("own")
+		a.Send(Announcement{"own"})
 		select {
 		case <-heard:
 		case <-time.After(10 * time.Second):
@@ -413,13 +414,13 @@ func TestListenerHearsWhatFollows(t *testing.T) {
 func TestStoresAreHeard(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, testenv.NATS(t).ClientURL())
-	stores, heard := NewStores(nc, slog.New(slog.DiscardHandler)), make(chan StoreState, 2)
+	stores, heard := NewStoreStates(nc, slog.New(slog.DiscardHandler)), make(chan StoreState, 2)
 	if err := stores.Listen(func(s StoreState) { heard <- s }); err != nil {
 		t.Fatal(err)
 	}
 	defer stores.Close()
 	full := StoreState{"postgres " + strings.Repeat(`"`, 63) + ", 4294967295.1790000000.123456", math.MaxInt64, math.MinInt64}
-	stores.Announce(full)
+	stores.Send(full)
 	waitFor(t, "it is heard", func() bool { return len(heard) > 0 })
 	if s := <-heard; s != full {
 		t.Errorf("heard %v", s)
@@ -436,9 +437,9 @@ func TestStoresAreHeard(t *testing.T) {
 func TestBadAnnouncementsAreIgnored(t *testing.T) {
 	t.Parallel()
 	nc, log := dial(t, testenv.NATS(t).ClientURL()), new(logBuffer)
-	a := NewAnnouncer(nc, SubjectForgetKey, slog.New(slog.NewTextHandler(log, nil)))
+	a := NewAnnouncements(nc, SubjectForgetKey, slog.New(slog.NewTextHandler(log, nil)))
 	heard := make(chan string, 10)
-	if err := a.Listen(func(id string) { heard <- id }); err != nil {
+	if err := a.Listen(func(a Announcement) { heard <- a.ID }); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"", "x", `{"id":1}`, `{"id":"` + strings.Repeat("x", 300) + `"}`} {
@@ -446,7 +447,7 @@ func TestBadAnnouncementsAreIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a.Announce("abcdefgh")
+	a.Send(Announcement{"abcdefgh"})
 	waitFor(t, "it is heard", func() bool { return len(heard) > 0 })
 	if id := <-heard; id != "abcdefgh" {
 		t.Errorf("heard %q", id)
