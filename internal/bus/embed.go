@@ -47,7 +47,7 @@ const startTimeout = 20 * time.Second
 type Embedded struct {
 	server   *server.Server
 	host     string
-	repairer streamRepairer
+	repairer *streamRepairer
 }
 
 // Embed starts a server with JetStream, and returns when it accepts connections. Until Shutdown it
@@ -96,7 +96,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	}
 	e := &Embedded{server: s, host: host}
 	if err == nil {
-		err = e.startRepair(cfg)
+		e.repairer, err = startRepair(s, cfg)
 	}
 	if err != nil {
 		s.Shutdown()
@@ -140,7 +140,7 @@ func (e *Embedded) URL() string {
 
 // Shutdown stops the server, and returns when its streams are closed.
 func (e *Embedded) Shutdown() {
-	e.stopRepair()
+	e.repairer.stopRepair()
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 }

@@ -19,9 +19,9 @@ const consumerStateFile = "o.dat"
 // would be no alerts any more. Without the file the consumer, as it was set up, begins at the
 // beginning of the stream, and what was taken before is known by its id. Consumers of others are
 // left alone: theirs may not know what comes again.
-func (r *streamRepairer) reviveConsumer(s *server.Server) error {
-	state := filepath.Join(consumerFolder(filepath.Join(s.StoreDir(), server.DEFAULT_GLOBAL_ACCOUNT)), consumerStateFile)
-	if _, err := os.ReadFile(state); err != nil || !lacksConsumer(s) {
+func (r *streamRepairer) reviveConsumer() error {
+	state := filepath.Join(consumerFolder(filepath.Join(r.server.StoreDir(), server.DEFAULT_GLOBAL_ACCOUNT)), consumerStateFile)
+	if _, err := os.ReadFile(state); err != nil || !lacksConsumer(r.server) {
 		return nil
 	}
 	aside := state + ".damaged"
@@ -30,7 +30,7 @@ func (r *streamRepairer) reviveConsumer(s *server.Server) error {
 	}
 	r.log.Warn("the state of the consumer of events is damaged and was set aside: all events come again, and those that were taken before "+
 		"are ignored", "stream", limits.EventStream, "consumer", consumerName, "file", state, "now", aside)
-	return r.reopen(s)
+	return r.reopen()
 }
 
 // consumerFolder is the folder of the consumer of events in that of an account's streams.
@@ -55,10 +55,10 @@ func lacksConsumer(s *server.Server) bool {
 }
 
 // reopen closes the streams and opens them.
-func (r *streamRepairer) reopen(s *server.Server) error {
-	if err := s.ShutdownJetStream(); err != nil {
+func (r *streamRepairer) reopen() error {
+	if err := r.server.ShutdownJetStream(); err != nil {
 		return err
 	}
 	streams := r.streams
-	return s.EnableJetStream(&streams)
+	return r.server.EnableJetStream(&streams)
 }

@@ -29,6 +29,7 @@ const probeBytes = 1 << 20
 // errors close all streams. If the files of a stream are removed, however, the server goes on as if
 // nothing had happened, and acknowledges messages that nobody will find again.
 type streamRepairer struct {
+	server  *server.Server
 	dir     string
 	streams server.JetStreamConfig
 	log     *slog.Logger
@@ -46,62 +47,62 @@ type streamRepairer struct {
 	stopped               chan struct{}
 }
 
-func (e *Embedded) startRepair(cfg EmbedConfig) error {
-	root, err := os.Open(e.server.StoreDir())
+// startRepair has the streams of a server checked, until stopRepair.
+func startRepair(s *server.Server, cfg EmbedConfig) (*streamRepairer, error) {
+	root, err := os.Open(s.StoreDir())
 	if err != nil {
-		return fmt.Errorf("embedded NATS: open the folder of its streams: %w", err)
+		return nil, fmt.Errorf("embedded NATS: open the folder of its streams: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	e.repairer = streamRepairer{
-		dir: cfg.StoreDir, streams: *e.server.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
+	r := &streamRepairer{
+		server: s, dir: cfg.StoreDir, streams: *s.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
 	}
-	e.repairer.streams.StoreDir = cfg.StoreDir // the server appends its own folder
-	if err := e.repairer.reviveConsumer(e.server); err != nil {
+	r.streams.StoreDir = cfg.StoreDir // the server appends its own folder
+	if err := r.reviveConsumer(); err != nil {
 		stop()
-		return errors.Join(fmt.Errorf("embedded NATS, with its streams in %s: %w", cfg.StoreDir, err), root.Close())
+		return nil, errors.Join(fmt.Errorf("embedded NATS, with its streams in %s: %w", cfg.StoreDir, err), root.Close())
 	}
-	e.repairer.tolerateAll(e.server)
+	r.tolerateAll()
 	go func() {
-		defer close(e.repairer.stopped)
+		defer close(r.stopped)
 		tick := time.NewTicker(repairInterval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				e.repair()
+				r.repair()
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
-	return nil
+	return r, nil
 }
 
-func (e *Embedded) stopRepair() {
-	e.repairer.stop()
-	<-e.repairer.stopped
-	_ = e.repairer.root.Close()
+func (r *streamRepairer) stopRepair() {
+	r.stop()
+	<-r.stopped
+	_ = r.root.Close()
 }
 
 // repair reopens the streams if one of them does not work any more and there is room on the disk.
 // While their files are gone it closes the streams, so that nothing is acknowledged for them.
-func (e *Embedded) repair() {
-	r := &e.repairer
+func (r *streamRepairer) repair() {
 	wasGone := r.gone
-	if r.gone = r.missing(e.server); r.gone != "" {
+	if r.gone = r.missing(); r.gone != "" {
 		err := fmt.Errorf("%s was removed or replaced while the limiter was running", r.gone)
 		if wasGone == "" {
-			err = errors.Join(err, e.server.ShutdownJetStream())
+			err = errors.Join(err, r.server.ShutdownJetStream())
 		}
 		r.logOnce("the files of the embedded NATS server's streams are gone: events wait in the outbox until they are restored, or the "+
 			"limiter is restarted, which creates new streams", "", err)
 		return
 	}
 	if wasGone != "" {
-		r.open(e.server, wasGone+" was gone")
+		r.open(wasGone + " was gone")
 		return
 	}
-	problem := r.healthError(e.server)
+	problem := r.healthError()
 	persists := problem == r.lastError
 	r.lastError = problem
 	if problem == "" {
@@ -115,18 +116,18 @@ func (e *Embedded) repair() {
 		r.logOnce("the embedded NATS server cannot write its streams; events wait until it can", problem, err)
 		return
 	}
-	r.open(e.server, problem)
+	r.open(problem)
 }
 
 // open reopens the streams. cause is what was wrong with them.
-func (r *streamRepairer) open(s *server.Server, cause string) {
-	err := r.reopen(s)
+func (r *streamRepairer) open(cause string) {
+	err := r.reopen()
 	if err == nil {
-		err = r.reviveConsumer(s)
+		err = r.reviveConsumer()
 	}
 	if err == nil {
-		if still := r.healthError(s); still != "" {
-			r.tolerateAll(s)
+		if still := r.healthError(); still != "" {
+			r.tolerateAll()
 			err = errors.New(still)
 		}
 	}
@@ -150,7 +151,7 @@ func (r *streamRepairer) logOnce(text, cause string, err error) {
 // missing returns a file or folder of the streams that is not where it was, or an empty text. A
 // stream that is being created or deleted has no files either, so a stream must be missing twice in
 // a row.
-func (r *streamRepairer) missing(s *server.Server) string {
+func (r *streamRepairer) missing() string {
 	dir := r.root.Name()
 	there, err := os.Stat(dir)
 	if opened, failed := r.root.Stat(); failed == nil && (isGone(err) || err == nil && !os.SameFile(there, opened)) {
@@ -163,7 +164,7 @@ func (r *streamRepairer) missing(s *server.Server) string {
 		return ""
 	}
 	before := r.suspect
-	r.suspect = lostStream(s, dir)
+	r.suspect = lostStream(r.server, dir)
 	if r.suspect != before {
 		return ""
 	}
@@ -198,8 +199,8 @@ func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // healthError is the first error of the server's streams that is not tolerated. Errors that the
 // server does not report any more are no longer tolerated.
-func (r *streamRepairer) healthError(s *server.Server) (first string) {
-	all := healthErrors(s)
+func (r *streamRepairer) healthError() (first string) {
+	all := healthErrors(r.server)
 	maps.DeleteFunc(r.tolerated, func(e string, _ bool) bool { return !slices.Contains(all, e) })
 	for _, e := range all {
 		if !r.tolerated[e] {
@@ -210,9 +211,9 @@ func (r *streamRepairer) healthError(s *server.Server) (first string) {
 }
 
 // tolerateAll tolerates all that the server reports now.
-func (r *streamRepairer) tolerateAll(s *server.Server) {
+func (r *streamRepairer) tolerateAll() {
 	r.tolerated = make(map[string]bool)
-	for _, e := range healthErrors(s) {
+	for _, e := range healthErrors(r.server) {
 		r.tolerated[e] = true
 	}
 }

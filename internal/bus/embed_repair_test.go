@@ -25,7 +25,7 @@ func embedUnrepaired(t *testing.T, log *logBuffer) (*Embedded, jetstream.JetStre
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Shutdown)
-	e.stopRepair()
+	e.repairer.stopRepair()
 	e.repairer.stop, e.repairer.stopped = func() {}, make(chan struct{})
 	if e.repairer.root, err = os.Open(e.server.StoreDir()); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 	if err := publish("first", 1, patience); err != nil {
 		t.Fatal(err)
 	}
-	e.repair()
+	e.repairer.repair()
 	if log.String() != "" {
 		t.Errorf("all is well, and the log says\n%s", &log)
 	}
@@ -75,12 +75,12 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.repairer.dir = filepath.Join(dir, "missing") // as if there were no room
-	for e.repairer.healthError(e.server) == "" {   // until the server needs another file
+	for e.repairer.healthError() == "" {           // until the server needs another file
 		_ = publish("", maxMessage-1000, impatience) // with room for headers
 	}
 	before := storedEvents(t, js)
 	for range 4 { // the first waits for the second
-		e.repair()
+		e.repairer.repair()
 	}
 	if n := strings.Count(log.String(), "cannot write its streams"); n != 1 {
 		t.Errorf("said %d times that there is nowhere to write, want once:\n%s", n, &log)
@@ -93,7 +93,7 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 	if publish("before", 1, impatience) == nil {
 		t.Fatal("the server takes events again by itself: mending is needless")
 	}
-	e.repair()
+	e.repairer.repair()
 	if !strings.Contains(log.String(), "reopened its streams") {
 		t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 	}
@@ -124,22 +124,22 @@ func TestCreatingAndDeletingStreamsReopensNothing(t *testing.T) {
 		return dir
 	}
 	folder(".deleted") // as long as the server removes what is in it
-	e.repair()
-	e.repair()
+	e.repairer.repair()
+	e.repairer.repair()
 	for range 3 {
 		dir := folder("coming") // is there before the stream is
-		e.repair()
+		e.repairer.repair()
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
-		e.repair()
+		e.repairer.repair()
 	}
 	if _, err := js.Stream(t.Context(), config.Name); err != nil || log.String() != "" {
 		t.Errorf("%v; the log says\n%s", err, &log)
 	}
 	folder("empty") // as of a stream that could not be created
-	e.repair()
-	e.repair()
+	e.repairer.repair()
+	e.repairer.repair()
 	if log.String() != "" {
 		t.Errorf("an empty folder is taken for a stream:\n%s", &log)
 	}
@@ -148,8 +148,8 @@ func TestCreatingAndDeletingStreamsReopensNothing(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(broken, "meta.inf"), []byte("no stream"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		e.repair()
-		e.repair()
+		e.repairer.repair()
+		e.repairer.repair()
 		if _, err := js.AccountInfo(t.Context()); err != nil { // see below
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestCreatingAndDeletingStreamsReopensNothing(t *testing.T) {
 		if err := os.RemoveAll(broken); err != nil {
 			t.Fatal(err)
 		}
-		e.repair()
+		e.repairer.repair()
 		// The server begins goroutines when it opens its streams, which read what it writes when it opens them again (nats-server 2.15).
 		if _, err := js.AccountInfo(t.Context()); err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestStreamsWithMissingFilesAcknowledgeNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 4 {
-				e.repair()
+				e.repairer.repair()
 			}
 			if publish(300*time.Millisecond) == nil {
 				t.Error("an event was acknowledged that nobody finds again")
@@ -205,7 +205,7 @@ func TestStreamsWithMissingFilesAcknowledgeNothing(t *testing.T) {
 			if err := os.Rename(path+".moved", path); err != nil {
 				t.Fatal(err)
 			}
-			e.repair()
+			e.repairer.repair()
 			if !strings.Contains(log.String(), "reopened its streams") {
 				t.Errorf("the log does not say that the streams are open again:\n%s", &log)
 			}
