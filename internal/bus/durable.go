@@ -57,17 +57,13 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return c, wrapConsumer("update", err)
 }
 
-// errMaxAckPending is the server's code for a consumer with a larger max_ack_pending than it, the
-// account or the stream allows.
-const errMaxAckPending jetstream.ErrorCode = 10121
-
 // withinMaxAckPending creates or updates the consumer, and if the server allows less max_ack_pending,
 // lets it choose: it then takes 1000 or what it allows.
 func withinMaxAckPending(ctx context.Context, do func(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error),
 	cfg jetstream.ConsumerConfig,
 ) (jetstream.Consumer, error) {
 	c, err := do(ctx, limits.EventStream, cfg)
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errMaxAckPending {
+	if hasCode(err, errMaxAckPending) {
 		cfg.MaxAckPending = 0
 		return do(ctx, limits.EventStream, cfg)
 	}
@@ -112,14 +108,11 @@ func filtersOf(cfg *jetstream.ConsumerConfig) []string {
 	return cfg.FilterSubjects
 }
 
-// errConsumerStore is the server's code for a consumer whose files it cannot read or write.
-const errConsumerStore jetstream.ErrorCode = 10012
-
 func wrapConsumer(act string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errConsumerStore {
+	if hasCode(err, errConsumerStore) {
 		err = fmt.Errorf("%w: the NATS server's log says why; if the consumer's files are damaged, stop the server, move the folder %s of its "+
 			"store directory away, and start it: all events come again, and those that were taken before are ignored",
 			err, filepath.ToSlash(consumerFolder(filepath.Join("jetstream", "ACCOUNT"))))

@@ -126,13 +126,39 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		if s, lookupErr := js.Stream(ctx, want.Name); lookupErr == nil {
 			return s, nil
 		}
-		if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errInvalidStream {
+		if hasCode(err, errInvalidStream) {
 			want.Duplicates = 0 // the server's choice
 		}
 		if try == 3 {
 			return nil, fmt.Errorf("create it: %w", explainNoRoom(err, want))
 		}
 	}
+}
+
+// Codes of the server's errors.
+const (
+	// A stream is larger than the room that an account, a cluster or a server has left.
+	errNoRoomOfAccount jetstream.ErrorCode = 10002
+	errNoRoomInCluster jetstream.ErrorCode = 10023
+	errNoRoomOfServer  jetstream.ErrorCode = 10047
+	// It cannot read or write the files of a consumer.
+	errConsumerStore jetstream.ErrorCode = 10012
+	// It does not allow the configuration of a stream, for whatever reason.
+	errInvalidStream jetstream.ErrorCode = 10052
+	// A message was stored by another stream than expected.
+	errNotTheStream jetstream.ErrorCode = 10060
+	// Subjects belong to another stream.
+	errSubjectsOverlap jetstream.ErrorCode = 10065
+	// No replica of a stream of a cluster runs.
+	errStreamOffline jetstream.ErrorCode = 10118
+	// A consumer has a larger max_ack_pending than the server, the account or the stream allows.
+	errMaxAckPending jetstream.ErrorCode = 10121
+)
+
+// hasCode reports whether err is an error of the server with one of the codes.
+func hasCode(err error, codes ...jetstream.ErrorCode) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && slices.Contains(codes, api.ErrorCode)
 }
 
 func wrapStream(act, stream string, err error) error {
@@ -152,7 +178,7 @@ func explainNoAnswer(err error) error {
 		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet, "+
 			"or the server of the cluster that has the stream is down", err)
 	}
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errStreamOffline {
+	if hasCode(err, errStreamOffline) {
 		return fmt.Errorf("%w: the server of the cluster that has the stream is down", err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
@@ -162,42 +188,19 @@ func explainNoAnswer(err error) error {
 	return err
 }
 
-// errStreamOffline is the server's code for a stream of a cluster of which no replica runs.
-const errStreamOffline jetstream.ErrorCode = 10118
-
-// errInvalidStream is the server's code for a configuration that it does not allow, for whatever
-// reason.
-const errInvalidStream jetstream.ErrorCode = 10052
-
-// The server's codes for a stream that is larger than the room that an account, a cluster or a
-// server has left.
-const (
-	errNoRoomOfAccount jetstream.ErrorCode = 10002
-	errNoRoomInCluster jetstream.ErrorCode = 10023
-	errNoRoomOfServer  jetstream.ErrorCode = 10047
-)
-
 // explainNoRoom says what to do if the server has no room for the stream: it reserves all that the
 // stream may hold when it is created.
 func explainNoRoom(err error, want jetstream.StreamConfig) error {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	if ok && (api.ErrorCode == errNoRoomOfAccount || api.ErrorCode == errNoRoomInCluster || api.ErrorCode == errNoRoomOfServer) {
+	if hasCode(err, errNoRoomOfAccount, errNoRoomInCluster, errNoRoomOfServer) {
 		return fmt.Errorf("%w: the stream reserves %d MiB; give NATS more room (max_file_store, a larger disk), or create a smaller stream: "+
 			"nats stream add %s --subjects %s --max-bytes SIZE", err, want.MaxBytes>>20, want.Name, strings.Join(want.Subjects, ","))
 	}
 	return err
 }
 
-// The server's codes for a message that was stored by another stream than expected, and for
-// subjects that belong to another stream.
-const (
-	errNotTheStream    jetstream.ErrorCode = 10060
-	errSubjectsOverlap jetstream.ErrorCode = 10065
-)
-
 // explainOtherStream says what to do if another stream has the subjects.
 func explainOtherStream(err error) error {
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == errNotTheStream || api.ErrorCode == errSubjectsOverlap) {
+	if hasCode(err, errNotTheStream, errSubjectsOverlap) {
 		return fmt.Errorf("%w: another stream has its subjects; find that stream and remove the subjects from it: nats stream ls --subject SUBJECT", err)
 	}
 	return err
