@@ -136,17 +136,16 @@ func decodeReset(data []byte) (limits.ResetRequest, error) {
 }
 
 func wireCounters(counters []engine.Counter, keyed bool) []limits.Counter {
-	out := make([]limits.Counter, len(counters))
-	for i, c := range counters {
-		out[i] = limits.Counter{
+	return wireAll(counters, func(c *engine.Counter) limits.Counter {
+		w := limits.Counter{
 			Name: c.Label(), Policy: c.Policy, Algorithm: c.Algorithm, Limit: c.Limit, Window: c.Window, Burst: c.Burst,
 			Used: c.Used, Remaining: c.Remaining, Reset: c.ResetAt,
 		}
 		if keyed {
-			out[i].Key = c.Key
+			w.Key = c.Key
 		}
-	}
-	return out
+		return w
+	})
 }
 
 const (

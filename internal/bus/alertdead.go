@@ -23,8 +23,7 @@ func (s *Service) deadLetters(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	more := len(dead) > max
-	dead = dead[:min(len(dead), max)]
+	dead, more := cut(dead, max)
 	if len(dead) > 0 {
 		last = dead[len(dead)-1].ID
 	}
@@ -36,9 +35,7 @@ func (s *Service) deadLetters(ctx context.Context, data []byte) (any, error) {
 		return reply, nil
 	}
 	poison, morePoison, err := s.poisonPage(ctx, begin, min(max, poisonShown))
-	for _, p := range poison {
-		reply.Poison = append(reply.Poison, limits.PoisonMessage(p))
-	}
+	reply.Poison = wireAll(poison, func(p *alerts.Poison) limits.PoisonMessage { return limits.PoisonMessage(*p) })
 	if morePoison {
 		reply.Next = strings.TrimSpace(last + " " + cursorOfPoison(&poison[len(poison)-1]))
 	}
@@ -75,7 +72,8 @@ func (s *Service) poisonPage(ctx context.Context, after poisonCursor, max int) (
 			return p.At > after.at || p.At == after.at && p.Sequence >= after.sequence
 		})
 	}
-	return page[:min(len(page), max)], len(page) > max, err
+	page, more = cut(page, max)
+	return page, more, err
 }
 
 func (s *Service) replay(ctx context.Context, data []byte) (any, error) {

@@ -49,13 +49,13 @@ func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.AlertList{Alerts: make([]limits.Alert, min(len(all), max))}
+	page, more := cut(all, max)
+	reply := limits.AlertList{Alerts: wireAll(page, WireAlert)}
 	for i := range reply.Alerts {
-		reply.Alerts[i] = WireAlert(&all[i])
 		reply.Alerts[i].Text = ""
 	}
-	if len(all) > max {
-		last := &all[max-1]
+	if more {
+		last := &page[len(page)-1]
 		reply.Next = alertCursor(last.RaisedAt, last.ID)
 	}
 	return reply, nil
@@ -196,12 +196,11 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	for len(silences) > 0 && from.Before > 0 && cmp.Or(cmp.Compare(silences[0].CreatedAt, from.Before), cmp.Compare(silences[0].ID, from.BeforeID)) >= 0 {
 		silences = silences[1:]
 	}
-	reply := limits.SilenceList{Silences: make([]limits.Silence, min(len(silences), max))}
-	for i := range reply.Silences {
-		reply.Silences[i] = limits.Silence(silences[i])
-	}
-	if len(silences) > max {
-		reply.Next = alertCursor(silences[max-1].CreatedAt, silences[max-1].ID)
+	page, more := cut(silences, max)
+	reply := limits.SilenceList{Silences: wireAll(page, func(x *alerts.Silence) limits.Silence { return limits.Silence(*x) })}
+	if more {
+		last := &page[len(page)-1]
+		reply.Next = alertCursor(last.CreatedAt, last.ID)
 	}
 	return reply, nil
 }
@@ -232,18 +231,18 @@ func (s *Service) listChannels(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.ChannelList{Channels: make([]limits.AlertChannel, len(all))}
-	for i, c := range all {
-		reply.Channels[i] = limits.AlertChannel{Name: c.Name, Kind: c.Kind, Host: c.Host, Waiting: c.Waiting, Breaker: c.Breaker,
-			LastError: c.LastError}
-		if !c.PausedUntil.IsZero() {
-			reply.Channels[i].PausedUntil = c.PausedUntil.UnixMilli()
-		}
-		if c.Disabled != nil {
-			reply.Channels[i].DisabledAt, reply.Channels[i].DisabledReason = c.Disabled.At, c.Disabled.Reason
-		}
+	return limits.ChannelList{Channels: wireAll(all, wireChannel)}, nil
+}
+
+func wireChannel(c *alerts.ChannelStatus) limits.AlertChannel {
+	w := limits.AlertChannel{Name: c.Name, Kind: c.Kind, Host: c.Host, Waiting: c.Waiting, Breaker: c.Breaker, LastError: c.LastError}
+	if !c.PausedUntil.IsZero() {
+		w.PausedUntil = c.PausedUntil.UnixMilli()
 	}
-	return reply, nil
+	if c.Disabled != nil {
+		w.DisabledAt, w.DisabledReason = c.Disabled.At, c.Disabled.Reason
+	}
+	return w
 }
 
 func alertError(what string, err error) error {
@@ -284,15 +283,13 @@ func WireAlert(a *alerts.Alert) limits.Alert {
 }
 
 func wireDeliveries(all []alerts.Delivery) []limits.AlertDelivery {
-	out := make([]limits.AlertDelivery, len(all))
-	for i := range all {
-		d := &all[i]
-		out[i] = limits.AlertDelivery{ID: d.ID, Channel: d.Channel, Type: string(d.Message.Kind), User: d.Message.User,
+	return wireAll(all, func(d *alerts.Delivery) limits.AlertDelivery {
+		w := limits.AlertDelivery{ID: d.ID, Channel: d.Channel, Type: string(d.Message.Kind), User: d.Message.User,
 			Title: d.Message.Title, State: string(d.State), Attempts: d.Attempts, Error: d.Error,
 			CreatedAt: d.CreatedAt, EndedAt: d.EndedAt}
 		if d.State == alerts.DeliveryWaiting {
-			out[i].DueAt = d.DueAt
+			w.DueAt = d.DueAt
 		}
-	}
-	return out
+		return w
+	})
 }

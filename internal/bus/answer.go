@@ -117,6 +117,20 @@ func (s *Service) answer(reply string, body []byte) {
 	s.sent(err)
 }
 
+// wireAll returns rows as they are on the wire: an empty list, and not null, if there are none.
+func wireAll[Row, Wire any](rows []Row, wire func(*Row) Wire) []Wire {
+	all := make([]Wire, len(rows))
+	for i := range rows {
+		all[i] = wire(&rows[i])
+	}
+	return all
+}
+
+// cut returns the first page of rows, and whether there are more.
+func cut[Row any](rows []Row, max int) (page []Row, more bool) {
+	return rows[:min(len(rows), max)], len(rows) > max
+}
+
 // noteStoreFailure and noteStoreAnswer keep the log of an endpoint: it tells when the store begins
 // to fail the requests of a subject, and when that is over.
 func (s *Service) noteStoreFailure(subject string, err error) {

@@ -33,11 +33,7 @@ func (s *Service) listJobs(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.JobList{Jobs: make([]limits.Job, len(all))}
-	for i, j := range all {
-		reply.Jobs[i] = wireJob(&j)
-	}
-	return reply, nil
+	return limits.JobList{Jobs: wireAll(all, wireJob)}, nil
 }
 
 func (s *Service) runJob(ctx context.Context, data []byte) (any, error) {
@@ -64,11 +60,7 @@ func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, jobError(filter.Job, err)
 	}
-	reply := limits.JobHistory{Runs: make([]limits.JobRun, len(runs))}
-	for i := range runs {
-		reply.Runs[i] = wireRun(&runs[i])
-	}
-	return reply, nil
+	return limits.JobHistory{Runs: wireAll(runs, wireRun)}, nil
 }
 
 func decodeRunJob(data []byte) (job string, err error) {

@@ -80,10 +80,7 @@ func (s *Service) listKeys(ctx context.Context, data []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := limits.KeyList{Keys: make([]limits.APIKey, len(page))}
-	for i := range page {
-		reply.Keys[i] = wireKey(&page[i])
-	}
+	reply := limits.KeyList{Keys: wireAll(page, wireKey)}
 	if more {
 		reply.Next = page[len(page)-1].ID
 	}

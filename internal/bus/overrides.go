@@ -167,9 +167,8 @@ func (s *Service) listOverrides(ctx context.Context, data []byte) (any, error) {
 		return nil, err
 	}
 	now := time.Now().UnixMilli()
-	reply := limits.OverrideList{Overrides: make([]limits.Override, len(page))}
+	reply := limits.OverrideList{Overrides: wireAll(page, wireOverride)}
 	for i := range page {
-		reply.Overrides[i] = wireOverride(&page[i])
 		reply.Overrides[i].Unused = page[i].Live(now) && s.knownOverride(&page[i]) != nil
 	}
 	if more {

@@ -161,12 +161,10 @@ func (s *Service) top(ctx context.Context, data []byte) (any, error) {
 
 // TopRows returns rows as they are on the wire.
 func TopRows(rows []usage.Top) []limits.TopRow {
-	all := make([]limits.TopRow, len(rows))
-	for i, t := range rows {
-		all[i] = limits.TopRow{Key: t.Key, Policy: t.Policy, User: t.User, Allowed: t.Allowed, Denied: t.Denied,
+	return wireAll(rows, func(t *usage.Top) limits.TopRow {
+		return limits.TopRow{Key: t.Key, Policy: t.Policy, User: t.User, Allowed: t.Allowed, Denied: t.Denied,
 			Cost: t.Cost, Peak: t.Peak}
-	}
-	return all
+	})
 }
 
 func decodeTop(data []byte, now time.Time) (usage.TopQuery, error) {
@@ -206,24 +204,15 @@ func (s *Service) usage(ctx context.Context, data []byte) (any, error) {
 	switch report {
 	case limits.ReportTraffic:
 		rows, err := s.cfg.Usage.Traffic(ctx, q)
-		reply.Traffic = make([]limits.KeyTraffic, 0, len(rows))
-		for _, t := range rows {
-			reply.Traffic = append(reply.Traffic, limits.KeyTraffic(t))
-		}
+		reply.Traffic = wireAll(rows, func(t *usage.Traffic) limits.KeyTraffic { return limits.KeyTraffic(*t) })
 		return reply, err
 	case limits.ReportSlowest:
 		rows, err := s.cfg.Usage.SlowestEndpoints(ctx, q)
-		reply.Slowest = make([]limits.EndpointTimes, 0, len(rows))
-		for _, e := range rows {
-			reply.Slowest = append(reply.Slowest, limits.EndpointTimes(e))
-		}
+		reply.Slowest = wireAll(rows, func(e *usage.Endpoint) limits.EndpointTimes { return limits.EndpointTimes(*e) })
 		return reply, err
 	default:
 		rows, err := s.cfg.Usage.EndpointErrors(ctx, q)
-		reply.Errors = make([]limits.EndpointError, 0, len(rows))
-		for _, f := range rows {
-			reply.Errors = append(reply.Errors, limits.EndpointError(f))
-		}
+		reply.Errors = wireAll(rows, func(f *usage.Failure) limits.EndpointError { return limits.EndpointError(*f) })
 		return reply, err
 	}
 }
