@@ -56,7 +56,7 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	defer nc.Close()
 	// Not s.now, which tests set: the real time is close to the server's clock.
 	since := time.Now().Add(-time.Duration(c.Since))
-	p, err := app.PreviewAlerts(ctx, app.PreviewOptions{Conn: nc, Rules: rules, Since: since, Max: c.Max, Progress: readProgress(s)})
+	p, err := app.PreviewAlerts(ctx, rules, app.EventHistory{Conn: nc, Since: since, Max: c.Max, Progress: readProgress(s)})
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, nats.ErrPermissionViolation) {
 			err = cause

@@ -2,28 +2,14 @@ package app
 
 import (
 	"context"
-	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/bus"
 )
 
-// PreviewOptions say which rules are tried on which events.
-type PreviewOptions struct {
-	// Conn reaches the NATS server that keeps the events.
-	Conn *nats.Conn
-	// Rules are tried on the events.
-	Rules *AlertRules
-	// Since selects events that reached the stream at this time or later.
-	Since time.Time
-	// Max bounds how many events are read, the oldest first.
-	Max int
-	// Progress is called now and then with how many events of how many were read.
-	Progress func(read, total uint64)
-}
+// EventHistory says which events of the stream are read.
+type EventHistory = bus.HistoryConfig
 
 // AlertPreview is what rules would have made of past events.
 type AlertPreview struct {
@@ -42,11 +28,11 @@ type AlertPreview struct {
 }
 
 // PreviewAlerts runs rules over events of the stream in memory. It acknowledges, stores and sends nothing.
-func PreviewAlerts(ctx context.Context, o PreviewOptions) (*AlertPreview, error) {
+func PreviewAlerts(ctx context.Context, rules *AlertRules, past EventHistory) (*AlertPreview, error) {
 	var history bus.History
 	var read error
-	p, err := alerts.NewPreview(o.Rules, func(yield func(alerts.Event) bool) {
-		history, read = bus.ReadHistory(ctx, bus.HistoryConfig{Conn: o.Conn, Since: o.Since, Max: o.Max, Progress: o.Progress}, yield)
+	p, err := alerts.NewPreview(rules, func(yield func(alerts.Event) bool) {
+		history, read = bus.ReadHistory(ctx, past, yield)
 	})
 	if read != nil {
 		return nil, read
