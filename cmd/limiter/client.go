@@ -135,6 +135,23 @@ func (f *clientFlags) validateMax(max, limit int) error {
 	return f.Validate()
 }
 
+// oneOf checks that exactly one of the flags was given. names lists them for the error.
+func oneOf(names string, given ...bool) error {
+	n := 0
+	for _, g := range given {
+		if g {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return fmt.Errorf("one of %s is required", names)
+	case 1:
+		return nil
+	}
+	return fmt.Errorf("only one of %s is allowed; leave out the others", names)
+}
+
 // ask connects, sends one request and decodes the answer into reply. With --json it prints the answer.
 func (f *clientFlags) ask(s *session, subject string, request, reply any) error {
 	nc, err := f.connect(s, subject)

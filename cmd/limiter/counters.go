@@ -109,23 +109,6 @@ func (*resetCmd) Help() string {
   limiter reset --prefix bench: --yes           # without --yes it asks on a terminal`
 }
 
-// oneOf checks that exactly one of the flags was given. names lists them for the error.
-func oneOf(names string, given ...bool) error {
-	n := 0
-	for _, g := range given {
-		if g {
-			n++
-		}
-	}
-	switch n {
-	case 0:
-		return fmt.Errorf("one of %s is required", names)
-	case 1:
-		return nil
-	}
-	return fmt.Errorf("only one of %s is allowed; leave out the others", names)
-}
-
 func (c *resetCmd) Validate() error {
 	return cmp.Or(oneOf("KEY, --prefix and --all", c.Key != "", c.Prefix != "", c.All), c.clientFlags.Validate())
 }

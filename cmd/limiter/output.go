@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"slices"
 	"strings"
@@ -34,6 +35,17 @@ func (o *stdout) write(text []byte) {
 	if _, o.err = o.to.Write(text); o.err != nil {
 		o.end()
 	}
+}
+
+// printJSON prints a value as indented JSON.
+func printJSON(s *session, v any) error {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	s.out.write(text.Bytes())
+	return err
 }
 
 // oneLine replaces control characters, including those that would end a line or a column.

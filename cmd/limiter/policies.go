@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -50,7 +48,7 @@ func (c *policiesValidateCmd) Run(s *session) error {
 	for _, p := range set.Policies() {
 		n += len(p.Limits)
 	}
-	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, plural(len(set.Policies()), "policy", "policies"), count(int64(n), "limit"), set.Hash())
+	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, plural(int64(len(set.Policies())), "policy", "policies"), count(int64(n), "limit"), set.Hash())
 	return nil
 }
 
@@ -72,13 +70,6 @@ func printMistakes(s *session, err error) error {
 		found = "more than " + found
 	}
 	return fmt.Errorf("%s: %s", mistakes.File, found)
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 type policiesShowCmd struct {
@@ -115,16 +106,6 @@ func (c *policiesShowCmd) Run(s *session) error {
 	}
 	t.flush()
 	return nil
-}
-
-func printJSON(s *session, v any) error {
-	var text bytes.Buffer
-	e := json.NewEncoder(&text)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	s.out.write(text.Bytes())
-	return err
 }
 
 // policyRows adds a row for each limit, for each limit that a tier or a schedule changes, and for each schedule with a

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -35,3 +37,12 @@ func (f attributeFlags) Decode(c *kong.DecodeContext) error {
 }
 
 func (f *policyFlags) given() bool { return f.Policy != "" || f.Tier != "" || len(f.Attributes) > 0 }
+
+// pairs formats attributes as they are given on the command line.
+func pairs(attributes map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		all = append(all, name+"="+attributes[name])
+	}
+	return strings.Join(all, " ")
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -47,6 +48,9 @@ func (t *table) flush() {
 	t.rows = nil
 	_, _ = io.WriteString(t.out, lines.String())
 }
+
+// dash replaces an empty text by "-", for a column.
+func dash(text string) string { return cmp.Or(text, "-") }
 
 // counterHeader and counterRow make a table of counters, with a column for the key if withKey is set.
 func counterHeader(withKey bool) []any {
@@ -122,11 +126,13 @@ func units(n int64, unit string, rest int64, restUnit string) string {
 }
 
 // count formats a number and a noun: "1 counter", "12 counters".
-func count(n int64, noun string) string {
+func count(n int64, noun string) string { return plural(n, noun, noun+"s") }
+
+func plural(n int64, one, many string) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // shellWord quotes text for a shell. The next of a page may have line breaks and control characters, for which bash has

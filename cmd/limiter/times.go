@@ -1,11 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -92,16 +89,4 @@ func moment(s *session, millis int64, none string) string {
 		return none
 	}
 	return time.UnixMilli(millis).In(s.now().Location()).Format(time.DateTime)
-}
-
-// dash replaces an empty text by "-", for a column.
-func dash(text string) string { return cmp.Or(text, "-") }
-
-// pairs formats attributes as they are given on the command line.
-func pairs(attributes map[string]string) string {
-	var all []string
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		all = append(all, name+"="+attributes[name])
-	}
-	return strings.Join(all, " ")
 }
