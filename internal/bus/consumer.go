@@ -37,9 +37,8 @@ type ConsumerConfig struct {
 	Observer ConsumerObserver
 	// Batch bounds how many messages are taken at a time. 256 unless set.
 	Batch int
-	// Retry is how long an event that could not be taken waits for its second try. Each further try
-	// waits twice as long, up to 300 times Retry. 100 ms unless set.
-	Retry time.Duration
+	// retry is retryWait, unless a test sets it.
+	retry time.Duration
 }
 
 // ConsumerObserver is told what became of messages. One goroutine calls it.
@@ -84,7 +83,7 @@ func (c *ConsumerConfig) defaults() error {
 		c.OwnFault = func(error) bool { return false }
 	}
 	c.Batch = cmp.Or(c.Batch, 256)
-	c.Retry = cmp.Or(c.Retry, 100*time.Millisecond)
+	c.retry = cmp.Or(c.retry, retryWait)
 	return nil
 }
 
@@ -97,6 +96,9 @@ const (
 	takeTimeout = 10 * time.Second
 	// stopTimeout bounds the work on messages in hand after Run's context has ended.
 	stopTimeout = 3 * time.Second
+	// retryWait is how long an event that could not be taken waits for its second try. Each further
+	// try waits twice as long, up to 300 times that.
+	retryWait = 100 * time.Millisecond
 	// failingAfter is how long events must have failed to be taken before that counts as a failure.
 	// A single failed try does not.
 	failingAfter = 5 * time.Second

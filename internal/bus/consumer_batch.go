@@ -145,7 +145,7 @@ func (c *Consumer) strike(ctx context.Context, d *delivered, cause error) {
 
 // delay is how long a message waits after its n-th failure.
 func (c *Consumer) delay(n int) time.Duration {
-	return min(c.cfg.Retry<<min(n-1, 16), 300*c.cfg.Retry)
+	return min(c.cfg.retry<<min(n-1, 16), 300*c.cfg.retry)
 }
 
 // poison dead-letters a message: it stores the message and then ends its delivery. If the message

@@ -78,7 +78,7 @@ func made(t *testing.T, do func() error) {
 func (l *smallStream) restart() {
 	l.t.Helper()
 	var err error
-	l.c, err = NewConsumer(ConsumerConfig{Conn: l.nc, Take: l.k.take, Poison: l.k.poison, Batch: 10, Retry: cmp.Or(l.retry, time.Millisecond),
+	l.c, err = NewConsumer(ConsumerConfig{Conn: l.nc, Take: l.k.take, Poison: l.k.poison, Batch: 10, retry: cmp.Or(l.retry, time.Millisecond),
 		Observer: l, Logger: slog.New(slog.NewTextHandler(&l.lines, nil))})
 	if err != nil {
 		l.t.Fatal(err)

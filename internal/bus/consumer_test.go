@@ -95,7 +95,7 @@ func (k *taker) wait(t *testing.T, events, poisoned int) {
 func consume(t *testing.T, nc *nats.Conn, k *taker) (stop func()) {
 	t.Helper()
 	log := &logBuffer{}
-	c, err := NewConsumer(ConsumerConfig{Conn: nc, Take: k.take, Poison: k.poison, Retry: time.Millisecond,
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Take: k.take, Poison: k.poison, retry: time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)

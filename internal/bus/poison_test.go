@@ -102,7 +102,7 @@ func TestFloodOfJunkNeitherFillsLogNorBlocksEvents(t *testing.T) {
 		}
 		return k.poison(ctx, p)
 	}
-	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(lines), Take: k.take, Poison: keep, Retry: time.Millisecond})
+	c, err := NewConsumer(ConsumerConfig{Conn: nc, Logger: slog.New(lines), Take: k.take, Poison: keep, retry: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

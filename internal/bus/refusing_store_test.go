@@ -47,7 +47,7 @@ func storing(t *testing.T, nc *nats.Conn, s eventStore, batch int) (*Consumer, *
 	t.Helper()
 	service, log := alerts.New(alerts.Config{Store: s, Rules: alerts.Default, NewID: rand.Text}), &logBuffer{}
 	c, err := NewConsumer(ConsumerConfig{Conn: nc, Take: service.Take, OwnFault: s.OwnFault, Poison: s.KeepPoison, Batch: batch,
-		Retry: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		retry: time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

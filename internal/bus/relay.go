@@ -36,14 +36,17 @@ type RelayConfig struct {
 	Logger *slog.Logger
 	// Origin is where the events come from; required.
 	Origin
-	// Batch is how many events are published at a time. 256 unless set.
-	Batch int
-	// Poll is how long the relay waits for a Wake before it looks by itself: that is how it finds
-	// the events of a worker that died. 1 s unless set.
-	Poll time.Duration
+	// batch and poll are the constants, unless a test sets them.
+	batch int
+	poll  time.Duration
 }
 
 const (
+	// relayBatch is how many events are published at a time.
+	relayBatch = 256
+	// relayPoll is how long the relay waits for a Wake before it looks by itself: that is how it
+	// finds the events of a worker that died.
+	relayPoll = time.Second
 	// batchDelay is how long the relay lets events gather after it has published some, so that many
 	// small commits do not cost a transaction each. An event that comes alone does not wait.
 	batchDelay = 50 * time.Millisecond
@@ -70,8 +73,7 @@ func (c *RelayConfig) defaults() error {
 	if err := c.check(); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	c.Batch = cmp.Or(c.Batch, 256)
-	c.Poll = cmp.Or(c.Poll, time.Second)
+	c.batch, c.poll = cmp.Or(c.batch, relayBatch), cmp.Or(c.poll, relayPoll)
 	return nil
 }
 
@@ -110,7 +112,7 @@ func NewRelay(cfg RelayConfig) (*Relay, error) {
 	js, err := jetstream.New(cfg.Conn,
 		jetstream.WithDefaultTimeout(ackTimeout),
 		jetstream.WithPublishAsyncTimeout(ackTimeout),
-		jetstream.WithPublishAsyncMaxPending(2*cfg.Batch),
+		jetstream.WithPublishAsyncMaxPending(2*cfg.batch),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
@@ -177,7 +179,7 @@ func (r *Relay) drain(ctx context.Context) {
 
 // waitForWork waits until there may be something to do.
 func (r *Relay) waitForWork(ctx context.Context) {
-	t := time.NewTimer(r.cfg.Poll)
+	t := time.NewTimer(r.cfg.poll)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -199,7 +201,7 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		}
 		r.ready, r.domain = true, nil
 	}
-	asked := r.cfg.Batch + len(r.setAsideUntil)
+	asked := r.cfg.batch + len(r.setAsideUntil)
 	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
 		more = len(events) == asked
 		return r.publish(ctx, events)
@@ -244,7 +246,7 @@ func (r *Relay) publish(ctx context.Context, events []engine.Event) (acked []str
 		}
 	}
 	now := time.Now()
-	for i := 0; i < len(events) && len(futures) < r.cfg.Batch; i++ {
+	for i := 0; i < len(events) && len(futures) < r.cfg.batch; i++ {
 		e := &events[i]
 		if until, known := r.setAsideUntil[e.ID]; known && now.Before(until) {
 			continue

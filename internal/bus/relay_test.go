@@ -172,7 +172,7 @@ func TestRepeatedEventsAreDeduplicated(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	box := &fakeOutbox{failures: 2}
 	box.add(exceeded(1), exceeded(2), exceeded(3))
-	runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 2})
+	runRelay(t, RelayConfig{Conn: nc, Outbox: box, batch: 2})
 	msgs := stored(t, nc, 3)
 	for i, m := range msgs {
 		if m.Headers().Get("Nats-Msg-Id") != fmt.Sprintf("id-%d", i+1) {
@@ -206,7 +206,7 @@ func drained(t *testing.T, box *fakeOutbox) {
 func TestWakeDoesNotWaitForPoll(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	box := &fakeOutbox{}
-	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Poll: time.Hour})
+	r, _ := runRelay(t, RelayConfig{Conn: nc, Outbox: box, poll: time.Hour})
 	for n := range 3 {
 		box.add(exceeded(n))
 		r.Wake()
@@ -217,7 +217,7 @@ func TestWakeDoesNotWaitForPoll(t *testing.T) {
 func TestStopDrainsTheOutbox(t *testing.T) {
 	nc := dial(t, testenv.NATS(t).ClientURL())
 	box := &fakeOutbox{}
-	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Poll: time.Hour, Batch: 10})
+	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, poll: time.Hour, batch: 10})
 	for n := range 35 {
 		box.add(exceeded(n))
 	}
@@ -339,7 +339,7 @@ func TestOversizedEventsDoNotBlockOthers(t *testing.T) {
 				box.add(e)
 			}
 			log := &logBuffer{}
-			runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
+			runRelay(t, RelayConfig{Conn: nc, Outbox: box, batch: 4, poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			stored(t, nc, small)
 			if n := box.backlog(); n != large {
 				t.Errorf("%d wait, want %d", n, large)
@@ -402,7 +402,7 @@ func TestEventsOfAnotherReleaseDoNotBlockOthers(t *testing.T) {
 		box.add(e)
 	}
 	box.add(exceeded(10))
-	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	_, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, batch: 4, poll: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	stored(t, nc, 1)
 	stop()
 	if n := box.backlog(); n != 10 {
@@ -418,7 +418,7 @@ func TestStopDrainsPastRefusedEvents(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t, func(o *natsserver.Options) { o.MaxPayload = 1000 }).ClientURL())
 	box := &fakeOutbox{}
-	r, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, Batch: 4, Poll: time.Hour})
+	r, stop := runRelay(t, RelayConfig{Conn: nc, Outbox: box, batch: 4, poll: time.Hour})
 	stop()
 	for n := range 10 {
 		e := exceeded(n)
