@@ -145,7 +145,3 @@ func saysWhat(what engine.Forget) error {
 	}
 	return nil
 }
-
-func decodeForget(data []byte) (engine.Forget, error) {
-	return decodeBroadcast(data, maxForgetBytes, saysWhat)
-}

@@ -158,7 +158,9 @@ func (c *Consumer) poison(ctx context.Context, d *delivered, reason string) (sto
 		c.returnPoison(d)
 		return false
 	}
-	c.logPoisoned(d.sequence, reason)
+	if n := c.poisoned.due(); n > 0 {
+		c.cfg.Logger.Error("messages of the stream were dead-lettered; see: limiter alerts dead", "count", n, "last", d.sequence, "reason", reason)
+	}
 	_ = d.message.TermWithReason(reason) // if this is lost the message comes again, and is known by then
 	delete(c.strikes, d.sequence)
 	if len(c.strikes) == 0 {
@@ -184,12 +186,6 @@ func (c *Consumer) keepPoison(ctx context.Context, d *delivered, reason string) 
 	data := d.message.Data()
 	return c.cfg.Poison(ctx, alerts.Poison{Sequence: d.sequence, Subject: d.message.Subject(), Reason: reason,
 		Data: bytes.Clone(data[:min(len(data), alerts.MaxPoisonBytes)]), At: time.Now().UnixMilli()})
-}
-
-func (c *Consumer) logPoisoned(sequence uint64, reason string) {
-	if n := c.poisoned.due(); n > 0 {
-		c.cfg.Logger.Error("messages of the stream were dead-lettered; see: limiter alerts dead", "count", n, "last", sequence, "reason", reason)
-	}
 }
 
 // queueReturn queues events to be given back.

@@ -115,7 +115,7 @@ func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natscon
 // left to the subscription of [NewForgets], which logs it.
 func (s *Service) forgetHandler(_ *natsconn.Conn, messages []natsconn.Message) int {
 	for i, m := range messages {
-		what, err := decodeForget(m.Data)
+		what, err := decodeBroadcast(m.Data, maxForgetBytes, saysWhat)
 		if err != nil {
 			return i
 		}
