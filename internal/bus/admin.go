@@ -47,7 +47,7 @@ func (s *Service) decodeStatus(data []byte) (key string, request engine.Request,
 	switch {
 	case err != nil:
 	case key == "" && p.given == 0:
-		err = badInput("key", "key", "key is missing; give key, or policy or attributes")
+		err = invalid("key", "key is missing; give key, or policy or attributes")
 	case key != "" && p.given != 0:
 		err = mixedForms("key", "key asks for all counters of a key, and policy and attributes for the limits of a request; give one of them")
 	case key == "":
@@ -84,7 +84,7 @@ func decodeList(data []byte) (limits.ListRequest, error) {
 			key, counter, _ := strings.Cut(after, cursorCut)
 			_, bad := policy.Unprintable(key + strings.Replace(counter, engine.PolicyName("", ""), "", 1))
 			if bad || len(key) > limits.MaxKeyBytes || len(counter) > 2*limits.MaxNameBytes+1 {
-				return badInput("after", "after", "after %s is not a valid cursor; want next from the previous page, or a key", quoteText([]byte(after)))
+				return invalid("after", "after %s is not a valid cursor; want next from the previous page, or a key", quoteText(after))
 			}
 			return nil
 		}),
@@ -128,9 +128,9 @@ func decodeReset(data []byte) (limits.ResetRequest, error) {
 	case req.Prefix != "" && req.All:
 		return req, mixedForms("all", "all selects every key and prefix only some; give one of them")
 	case req.Key == "" && !prefixed && !req.All:
-		return req, badInput("key", "key", `key is missing; give key, or prefix, or "all":true for every key`)
+		return req, invalid("key", `key is missing; give key, or prefix, or "all":true for every key`)
 	case req.Key == "" && req.Prefix == "" && !req.All:
-		return req, badInput("prefix", "prefix", `an empty prefix selects every key; confirm with "all":true`)
+		return req, invalid("prefix", `an empty prefix selects every key; confirm with "all":true`)
 	}
 	return req, nil
 }

@@ -126,7 +126,7 @@ func decodeReplay(data []byte) (f alerts.DeadFilter, err error) {
 	case err != nil:
 		return f, err
 	case given == 0:
-		return f, badInput("id", "id", `id is missing; give the id of a delivery, or channel, or "all":true`)
+		return f, invalid("id", `id is missing; give the id of a delivery, or channel, or "all":true`)
 	case given > 1:
 		return f, mixedForms("id", "id selects one delivery, channel and all select many; give one of them")
 	}

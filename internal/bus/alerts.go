@@ -85,7 +85,7 @@ func parseAlertCursor(after string, f *alerts.AlertFilter) error {
 	at, id, ok := strings.Cut(after, alertCursorCut)
 	millis, err := strconv.ParseInt(at, 10, 64)
 	if _, bad := policy.Unprintable(id); !ok || err != nil || bad || millis < 1 || millis > maxTime || id == "" || len(id) > limits.MaxIDBytes {
-		return badInput("after", "after", "after %s is not a valid cursor; want next from the previous page", quoteText([]byte(after)))
+		return invalid("after", "after %s is not a valid cursor; want next from the previous page", quoteText(after))
 	}
 	f.Before, f.BeforeID = millis, id
 	return nil
@@ -112,7 +112,7 @@ func (s *Service) showAlert(ctx context.Context, data []byte) (any, error) {
 func decodeAlertID(data []byte, hint string) (id string, err error) {
 	err = readFields(data, text("id", &id, 1, limits.MaxIDBytes))
 	if err == nil && id == "" {
-		err = badInput("id", "id", "id is missing; %s", hint)
+		err = invalid("id", "id is missing; %s", hint)
 	}
 	return id, err
 }
@@ -154,7 +154,7 @@ func (s *Service) decodeSilence(data []byte) (silence alerts.Silence, lasts time
 	// Bounded before the conversion, because a duration overflows after 292 years.
 	lasts = time.Duration(min(millis, limits.MaxSilenceMillis+1)) * time.Millisecond
 	if field, err := silence.Validate(lasts); err != nil {
-		return silence, 0, badInput(field, field, "%s", err)
+		return silence, 0, invalid(field, "%s", err)
 	}
 	return silence, lasts, nil
 }

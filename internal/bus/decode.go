@@ -298,7 +298,7 @@ func (p *parser) resolve(req *engine.Request) error {
 
 func (p *parser) resolveItems(req *engine.Request) error {
 	if len(p.items) == 0 {
-		return badInput("limits", "limits", "limits is empty; want 1 to %d limits", limits.MaxLimits)
+		return invalid("limits", "limits is empty; want 1 to %d limits", limits.MaxLimits)
 	}
 	for i := range p.items {
 		if err := p.resolveSpec(req, &p.items[i], i); err != nil {

@@ -63,7 +63,7 @@ func parsed(name string, parse func(s string) error) field {
 func oneOf(name string, to *string, words ...string) field {
 	return parsed(name, func(s string) error {
 		if !slices.Contains(words, s) {
-			return badInput(name, name, "unknown %s %s; want %s", name, quoteText([]byte(s)), strings.Join(words, ", "))
+			return invalid(name, "unknown %s %s; want %s", name, quoteText(s), strings.Join(words, ", "))
 		}
 		*to = s
 		return nil
@@ -75,7 +75,7 @@ func period(name string, to *time.Duration) field {
 	return parsed(name, func(s string) error {
 		w, err := engine.ParseWindow(s)
 		if err != nil || w.Period != 0 {
-			return badInput(name, name, "%s %s is not a duration from 100ms to 366d; want one such as 30m, 1h or 7d", name, quoteText([]byte(s)))
+			return invalid(name, "%s %s is not a duration from 100ms to 366d; want one such as 30m, 1h or 7d", name, quoteText(s))
 		}
 		*to = time.Duration(w.Millis) * time.Millisecond
 		return nil

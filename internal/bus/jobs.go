@@ -66,7 +66,7 @@ func (s *Service) jobHistory(ctx context.Context, data []byte) (any, error) {
 func decodeRunJob(data []byte) (job string, err error) {
 	err = readFields(data, text("job", &job, 1, limits.MaxNameBytes))
 	if err == nil && job == "" {
-		err = badInput("job", "job", "job is missing; "+limits.SubjectJobsList+" (limiter jobs list) lists jobs")
+		err = invalid("job", "job is missing; "+limits.SubjectJobsList+" (limiter jobs list) lists jobs")
 	}
 	return job, err
 }

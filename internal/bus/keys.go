@@ -53,10 +53,10 @@ func (s *Service) decodeCreateKey(data []byte) (k keys.Key, err error) {
 
 func (s *Service) checkCreateKey(k *keys.Key) error {
 	if k.User == "" {
-		return badInput("user", "user", "user is missing; want the user whose requests the key makes")
+		return invalid("user", "user is missing; want the user whose requests the key makes")
 	}
 	if len(k.Attributes) > limits.MaxKeyAttributes {
-		return badInput("attributes", "attributes", "the key has %d attributes; at most %d are allowed",
+		return invalid("attributes", "the key has %d attributes; at most %d are allowed",
 			len(k.Attributes), limits.MaxKeyAttributes)
 	}
 	for _, name := range []string{attributeUser, attributeKey, attributeTier} {
@@ -65,7 +65,7 @@ func (s *Service) checkCreateKey(k *keys.Key) error {
 		}
 	}
 	if now := s.now().UnixMilli(); k.ExpiresAt != 0 && k.ExpiresAt <= now {
-		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); want Unix milliseconds",
+		return invalid("expiresAt", "expiresAt %d is not in the future (now is %d); want Unix milliseconds",
 			k.ExpiresAt, now)
 	}
 	return nil
@@ -138,9 +138,9 @@ func decodeKeyID(data []byte, more ...field) (id string, err error) {
 	case err != nil:
 		return "", err
 	case id == "":
-		return "", badInput("id", "id", "id is missing; want the 8 letters and digits after the key's prefix")
+		return "", invalid("id", "id is missing; want the 8 letters and digits after the key's prefix")
 	case !keys.IsID(id):
-		return "", badInput("id", "id", "id is not that of an API key; want the 8 letters and digits after the key's prefix")
+		return "", invalid("id", "id is not that of an API key; want the 8 letters and digits after the key's prefix")
 	}
 	return id, nil
 }
@@ -149,7 +149,7 @@ func decodeExpireKey(data []byte) (id string, at int64, err error) {
 	at = -1
 	id, err = decodeKeyID(data, number("expiresAt", &at, 0, maxTime))
 	if err == nil && at < 0 {
-		err = badInput("expiresAt", "expiresAt", "expiresAt is missing; give Unix milliseconds, or 0 for never")
+		err = invalid("expiresAt", "expiresAt is missing; give Unix milliseconds, or 0 for never")
 	}
 	return id, at, err
 }

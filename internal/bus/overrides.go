@@ -49,7 +49,7 @@ func (s *Service) knownOverride(o *overrides.Override) error {
 	case errors.Is(err, policy.ErrUnknownLimit):
 		return &limits.Error{Status: 404, Code: limits.CodeUnknownLimit, Field: "name", Message: err.Error()}
 	case errors.As(err, &field):
-		return badInput(field.Field, field.Field, "limit %s of policy %s cannot be changed this way: %s", o.Name, o.Policy, field.Message)
+		return invalid(field.Field, "limit %s of policy %s cannot be changed this way: %s", o.Name, o.Policy, field.Message)
 	}
 	return err
 }
@@ -115,7 +115,7 @@ func overrideIDFields(id *overrides.ID) []field {
 func checkOverrideID(id *overrides.ID) error {
 	for _, f := range []struct{ name, value string }{{"policy", id.Policy}, {"name", id.Name}, {"subject", id.Subject}} {
 		if f.value == "" {
-			return badInput(f.name, f.name, "%s is missing; an override needs policy, name (of the limit) and subject", f.name)
+			return invalid(f.name, "%s is missing; an override needs policy, name (of the limit) and subject", f.name)
 		}
 	}
 	return nil
@@ -130,11 +130,11 @@ func checkOverride(o *overrides.Override) error {
 	case o.Unlimited && changes:
 		return mixedForms("unlimited", "unlimited lifts the limit; leave out limit, window and burst")
 	case !o.Unlimited && !changes:
-		return badInput("limit", "limit", "the override changes nothing; give limit, window, burst, or unlimited")
+		return invalid("limit", "the override changes nothing; give limit, window, burst, or unlimited")
 	case o.Reason == "":
-		return badInput("reason", "reason", "reason is missing; say why, for whoever finds the override later")
+		return invalid("reason", "reason is missing; say why, for whoever finds the override later")
 	case !o.Live(o.SetAt):
-		return badInput("expiresAt", "expiresAt", "expiresAt %d is not in the future (now is %d); want Unix milliseconds",
+		return invalid("expiresAt", "expiresAt %d is not in the future (now is %d); want Unix milliseconds",
 			o.ExpiresAt, o.SetAt)
 	}
 	return nil
@@ -196,7 +196,7 @@ func parseOverrideCursor(after string) (id overrides.ID, err error) {
 	}
 	parts := strings.Split(after, cursorCut)
 	if _, bad := policy.Unprintable(strings.Join(parts, "")); bad || len(parts) != 3 || len(after) > 2*limits.MaxKeyBytes {
-		return id, badInput("after", "after", "after %s is not a valid cursor; want next from the previous page", fmt.Sprintf("%.64q", after))
+		return id, invalid("after", "after %s is not a valid cursor; want next from the previous page", fmt.Sprintf("%.64q", after))
 	}
 	return overrides.ID{Policy: parts[0], Name: parts[1], Subject: parts[2]}, nil
 }

@@ -25,7 +25,7 @@ type Policies interface {
 // answer that it got before.
 func (p *parser) resolvePolicy(req *engine.Request) error {
 	if p.given&(givenPolicy|givenAttributes) == 0 {
-		return badInput("tier", "tier", "tier needs policy or attributes as well")
+		return invalid("tier", "tier needs policy or attributes as well")
 	}
 	q := policy.Question{Policy: p.policy, Tier: p.tier, Attributes: p.attributes, Now: time.Now(), Overrides: p.overrides}
 	if p.policies == nil {
@@ -86,7 +86,7 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 	if req.After != "" {
 		from = 1 + slices.IndexFunc(all, func(p policy.Policy) bool { return p.Name == req.After })
 		if from == 0 {
-			return nil, badInput("after", "after", "after %s is not a valid cursor, or its policy no longer exists; start again without it", quoteText([]byte(req.After)))
+			return nil, invalid("after", "after %s is not a valid cursor, or its policy no longer exists; start again without it", quoteText(req.After))
 		}
 	}
 	for i, listed := from, 0; i < len(all) && i < from+req.Max && listed < maxPageLimits; i++ {

@@ -251,6 +251,11 @@ func badInput(code, path, format string, args ...any) error {
 	return &limits.Error{Status: 400, Code: "invalid_" + code, Field: path, Message: fmt.Sprintf(format, args...)}
 }
 
+// invalid is badInput for a field that is at the top of the request.
+func invalid(field, format string, args ...any) error {
+	return badInput(field, field, format, args...)
+}
+
 // mixedForms is the error of a request that says one thing in two ways.
 func mixedForms(field, format string, args ...any) error {
 	return &limits.Error{Status: 400, Code: "mixed_forms", Field: field, Message: fmt.Sprintf(format, args...)}
@@ -279,7 +284,7 @@ func quote(v jsontext.Value) string {
 	}
 }
 
-func quoteText(s []byte) string { return strconv.QuoteToGraphic(short(string(s))) }
+func quoteText[T string | []byte](s T) string { return strconv.QuoteToGraphic(short(string(s))) }
 
 // short truncates text for a message.
 func short(s string) string {

@@ -23,14 +23,14 @@ func (s *Service) settle(ctx context.Context, data []byte) (any, error) {
 	switch {
 	case errors.Is(err, engine.ErrIDConflict):
 		return nil, &limits.Error{Status: 409, Code: limits.CodeIDConflict, Field: "cost",
-			Message: fmt.Sprintf("id %s was already settled with another cost; the first cost stands", quoteText([]byte(req.ID)))}
+			Message: fmt.Sprintf("id %s was already settled with another cost; the first cost stands", quoteText(req.ID))}
 	case errors.Is(err, engine.ErrUnknownID):
 		return nil, &limits.Error{Status: 404, Code: limits.CodeUnknownID, Field: "id", Message: fmt.Sprintf("no consume or verify with id %s "+
 			"was found: none had it, or it is not decided yet (settle again a little later), was charged without the store, "+
-			"or is older than 10 minutes", quoteText([]byte(req.ID)))}
+			"or is older than 10 minutes", quoteText(req.ID))}
 	case errors.Is(err, engine.ErrNothingToSettle):
 		return nil, &limits.Error{Status: 409, Code: limits.CodeNothingToSettle, Field: "id",
-			Message: fmt.Sprintf("id %s does not belong to an allowed consume or verify; there is nothing to settle", quoteText([]byte(req.ID)))}
+			Message: fmt.Sprintf("id %s does not belong to an allowed consume or verify; there is nothing to settle", quoteText(req.ID))}
 	case err != nil:
 		return nil, err
 	}
@@ -45,9 +45,9 @@ func decodeSettle(data []byte) (limits.SettleRequest, error) {
 	case err != nil:
 		return req, err
 	case req.ID == "":
-		return req, badInput("id", "id", "id is missing; want the id of an earlier consume or verify")
+		return req, invalid("id", "id is missing; want the id of an earlier consume or verify")
 	case req.Cost < 0:
-		return req, badInput("cost", "cost", "cost is missing; want the final cost, 0 to %d", limits.MaxAmount)
+		return req, invalid("cost", "cost is missing; want the final cost, 0 to %d", limits.MaxAmount)
 	}
 	return req, nil
 }

@@ -95,7 +95,7 @@ func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 	case entry.At == 0: // a client that writes zero values means now, too
 		entry.At = now.UnixMilli()
 	case entry.At < earliest:
-		return entry, badInput("at", "at", "at %d is out of range; want %d to %d", entry.At, earliest, latest)
+		return entry, invalid("at", "at %d is out of range; want %d to %d", entry.At, earliest, latest)
 	}
 	for _, f := range []struct {
 		name   string
@@ -103,7 +103,7 @@ func decodeLogEntry(data []byte, now time.Time) (usage.Request, error) {
 	}{{"key", entry.Key == ""}, {"endpoint", entry.Endpoint == ""}, {"method", entry.Method == ""}, {"status", entry.Status == 0},
 		{"millis", entry.Millis < 0}} {
 		if f.absent {
-			return entry, badInput(f.name, f.name, "%s is missing", f.name)
+			return entry, invalid(f.name, "%s is missing", f.name)
 		}
 	}
 	return entry, nil
@@ -130,7 +130,7 @@ func (p *span) resolve(now time.Time, defaultPeriod time.Duration) (since, until
 	case p.period != 0 && p.since+p.until != 0:
 		return 0, 0, mixedForms("period", "period counts back from now, but since and until are fixed times; give one or the other")
 	case p.since == 0 && p.until != 0:
-		return 0, 0, badInput("since", "since", "since is missing; until needs it")
+		return 0, 0, invalid("since", "since is missing; until needs it")
 	}
 	if p.until == 0 {
 		p.until = now.UnixMilli() + 1
@@ -142,7 +142,7 @@ func (p *span) resolve(now time.Time, defaultPeriod time.Duration) (since, until
 		p.since = now.Add(-p.period).UnixMilli()
 	}
 	if p.since >= p.until {
-		return 0, 0, badInput("until", "until", "until %d is not after since %d", p.until, p.since)
+		return 0, 0, invalid("until", "until %d is not after since %d", p.until, p.since)
 	}
 	return p.since, p.until, nil
 }
@@ -228,7 +228,7 @@ func decodeUsage(data []byte, now time.Time) (report string, q usage.LogQuery, e
 		text("prefix", &q.Prefix, 0, limits.MaxKeyBytes),
 		number("max", &q.Max, 1, limits.MaxUsageRows))
 	if err == nil && report == "" {
-		err = badInput("report", "report", "report is missing; want traffic, slowest or errors")
+		err = invalid("report", "report is missing; want traffic, slowest or errors")
 	}
 	if err == nil {
 		q.Since, q.Until, err = p.resolve(now, logPeriod)

@@ -139,7 +139,7 @@ func (s *Service) decodeVerify(data []byte) (*limits.VerifyRequest, error) {
 		return err
 	})
 	if err == nil && !given {
-		err = badInput("apiKey", "apiKey", "apiKey is missing; give the whole key")
+		err = invalid("apiKey", "apiKey is missing; give the whole key")
 	}
 	q.Attributes, q.Policy, q.Tier, q.Cost, q.ID = p.attributes, p.policy, p.tier, p.cost, p.id
 	return q, err
