@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -122,9 +123,9 @@ func (l *limiter) startConsumer(observer *alertWork) (err error) {
 type channels struct {
 	rules func() *alerts.Rules
 	make  func(spec *alerts.ChannelSpec) (alerts.Channel, error)
-	// checkTarget says why a channel cannot work with the current options; nil if it may work.
-	checkTarget func(spec *alerts.ChannelSpec) error
-	log         *slog.Logger
+	// allow are the private addresses that a channel may lead to.
+	allow []netip.Prefix
+	log   *slog.Logger
 
 	mu sync.Mutex
 	// made are the channels of madeFor.
@@ -159,8 +160,8 @@ func (l *limiter) newChannels() (*channels, error) {
 			}
 			return maker.Make(spec)
 		},
-		checkTarget: func(spec *alerts.ChannelSpec) error { return channel.CheckTarget(spec, l.AlertsAllow) },
-		log:         l.log,
+		allow: l.AlertsAllow,
+		log:   l.log,
 	}, nil
 }
 
@@ -192,7 +193,7 @@ func (c *channels) named() []deliver.Named {
 		if err != nil {
 			c.log.Error("cannot set up alert channel", "channel", spec.Name, "error", err)
 			made = brokenChannel{err}
-		} else if err := c.checkTarget(spec); err != nil {
+		} else if err := channel.CheckTarget(spec, c.allow); err != nil {
 			c.log.Warn("alert channel cannot work", "channel", spec.Name, "error", err)
 		}
 		c.made = append(c.made, deliver.Named{Name: spec.Name, Target: channel.Fingerprint(spec), Channel: made, Parallel: parallel(spec)})
