@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
-	"github.com/seed503877ad/limits/internal/postgres"
 )
 
 const (
@@ -199,14 +198,4 @@ func (l *limiter) hasCopy(ctx context.Context, heard []bus.StoreState, known *ot
 	}
 	known.suspectedAgain = time.Now()
 	return time.Since(known.suspected) >= announceEvery/2
-}
-
-// lead configures how the workers on one PostgreSQL agree on the one that decides. It is nil with SQLite, whose file
-// has only one worker.
-func (l *limiter) lead() *bus.LeadConfig {
-	shared, ok := l.store.(*postgres.Store)
-	if !ok {
-		return nil
-	}
-	return &bus.LeadConfig{Store: l.identity, Able: l.engine.Failure, Rest: shared.Rest}
 }

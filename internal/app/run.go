@@ -334,6 +334,16 @@ func (l *limiter) startService(context.Context) error {
 	})
 }
 
+// lead configures how the workers on one PostgreSQL agree on the one that decides. It is nil with SQLite, whose file
+// has only one worker.
+func (l *limiter) lead() *bus.LeadConfig {
+	shared, ok := l.store.(*postgres.Store)
+	if !ok {
+		return nil
+	}
+	return &bus.LeadConfig{Store: l.identity, Able: l.engine.Failure, Rest: shared.Rest}
+}
+
 // serve starts the service that answers requests.
 func (l *limiter) serve(cfg bus.ServiceConfig) error {
 	service, err := bus.NewService(cfg)
