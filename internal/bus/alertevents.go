@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -21,11 +20,9 @@ import (
 // [limits.AlertStream]. The message's id is the event's, so a message that is sent again within an
 // hour is stored once.
 type AlertEvents struct {
-	conn *nats.Conn
-	js   jetstream.JetStream
-	from Origin
-	// ready says that the stream was there since the last failure.
-	ready  atomic.Bool
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	from   Origin
 	stream streamWatch
 }
 
@@ -43,16 +40,7 @@ func NewAlertEvents(conn *nats.Conn, from Origin, log *slog.Logger) (*AlertEvent
 
 // Open creates the stream if it is missing. Send does so too, but whoever wants to read the stream
 // from the first alert on must find it before that.
-func (a *AlertEvents) Open(ctx context.Context) error {
-	if a.ready.Load() {
-		return nil
-	}
-	if err := a.stream.ensure(ctx, a.js, alertStream()); err != nil {
-		return err
-	}
-	a.ready.Store(true)
-	return nil
-}
+func (a *AlertEvents) Open(ctx context.Context) error { return a.stream.open(ctx, a.js, alertStream()) }
 
 // Send publishes a message, and returns when the stream has stored it. ctx should have a deadline.
 func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
@@ -74,7 +62,7 @@ func (a *AlertEvents) Send(ctx context.Context, m *alerts.Message) error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return &alerts.Refusal{Final: true, Err: fmt.Errorf("publish event %s of %d bytes: %w", m.ID, len(msg.Data), err)}
 	default:
-		a.ready.Store(false) // the stream may be missing
+		a.stream.ready.Store(false) // the stream may be missing
 		return fmt.Errorf("publish event %s to %s: %w", m.ID, msg.Subject, explainJetStream(err))
 	}
 }

@@ -136,7 +136,7 @@ func TestAlertsStoredByAnotherStreamFail(t *testing.T) {
 	}
 	a := alertEvents(t, nc)
 	for _, ready := range []bool{false, true} { // as before and after the stream of alerts was replaced
-		a.ready.Store(ready)
+		a.stream.ready.Store(ready)
 		err := a.Send(withDeadline(t), &alerts.Message{ID: "a", Kind: alerts.KindTest, Time: 1, Data: json.RawMessage(`{}`)})
 		if err == nil || !strings.Contains(err.Error(), "nats stream ls --subject SUBJECT") {
 			t.Errorf("%v", err)

@@ -85,10 +85,9 @@ type Relay struct {
 	js        jetstream.JetStream
 	templates eventTemplates
 	wake      chan struct{}
-	// ready says that the stream was there since the last failure.
-	ready  bool
-	stream streamWatch
-	// domain is the JetStream domain that has acknowledged events since then; nil before one has.
+	stream    streamWatch
+	// domain is the JetStream domain that has acknowledged events since the last failure; nil before
+	// one has.
 	domain *string
 	outage *outage.Log
 	// setAsideUntil has the events that are refused because of what they are, and when each is
@@ -195,11 +194,8 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 	if !connected(r.cfg.Conn) {
 		return 0, false, nats.ErrDisconnected
 	}
-	if !r.ready {
-		if err := r.stream.ensure(ctx, r.js, eventStream()); err != nil {
-			return 0, false, err
-		}
-		r.ready, r.domain = true, nil
+	if err := r.stream.open(ctx, r.js, eventStream()); err != nil {
+		return 0, false, err
 	}
 	asked := r.cfg.batch + len(r.setAsideUntil)
 	n, err = r.cfg.Outbox.Relay(ctx, asked, func(ctx context.Context, events []engine.Event) ([]string, error) {
@@ -207,8 +203,8 @@ func (r *Relay) pass(ctx context.Context) (n int, more bool, err error) {
 		return r.publish(ctx, events)
 	})
 	if err != nil {
-		// The stream may be missing.
-		r.ready = false
+		r.stream.ready.Store(false) // it may be missing
+		r.domain = nil
 		return n, more, fmt.Errorf("relay events: %w", err)
 	}
 	r.saveRefused(ctx)

@@ -50,10 +50,24 @@ func alertStream() jetstream.StreamConfig {
 	}
 }
 
-// streamWatch tells the log of a stream that was made anew.
+// streamWatch makes sure of a stream, and tells the log of one that was made anew.
 type streamWatch struct {
 	log  *slog.Logger
 	seen atomic.Bool
+	// ready says that the stream was there since the last failure of whoever uses it, who clears it.
+	ready atomic.Bool
+}
+
+// open is ensure, unless the stream is ready.
+func (w *streamWatch) open(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+	if w.ready.Load() {
+		return nil
+	}
+	if err := w.ensure(ctx, js, want); err != nil {
+		return err
+	}
+	w.ready.Store(true)
+	return nil
 }
 
 // ensure is ensureStream. Whoever had seen the stream before must learn that it, and what was in it, is gone.
