@@ -65,6 +65,35 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		cfg.Logger.Warn("the embedded NATS server has no authentication and accepts connections from other machines", "listen", cfg.Listen)
+	}
+	for {
+		s, err := startServer(cfg, host, port)
+		if err != nil {
+			return nil, err
+		}
+		aside, err := setConsumerAside(s, cfg.Logger)
+		if err == nil && aside {
+			// Its streams are not just reopened: goroutines that it is starting may still read what
+			// it would write then.
+			shutDown(s)
+			continue
+		}
+		e := &Embedded{server: s, host: host}
+		if err == nil {
+			e.repairer, err = startRepair(s, cfg)
+		}
+		if err != nil {
+			shutDown(s)
+			return nil, fmt.Errorf("embedded NATS, with its streams in %s: %w", cfg.StoreDir, err)
+		}
+		return e, nil
+	}
+}
+
+// startServer starts a server, and returns when it is ready.
+func startServer(cfg EmbedConfig, host string, port int) (*server.Server, error) {
 	s, err := server.NewServer(&server.Options{
 		ServerName: "limits-embedded", Host: host, Port: port,
 		// The program handles signals.
@@ -80,9 +109,6 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded NATS on %s: %w", cfg.Listen, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		cfg.Logger.Warn("the embedded NATS server has no authentication and accepts connections from other machines", "listen", cfg.Listen)
-	}
 	log := &serverLog{log: cfg.Logger}
 	s.SetLoggerV2(log, cfg.Logger.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()
@@ -94,16 +120,17 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	case !s.JetStreamEnabled():
 		err = fmt.Errorf("embedded NATS: JetStream in %s: %s", cfg.StoreDir, log.last())
 	}
-	e := &Embedded{server: s, host: host}
-	if err == nil {
-		e.repairer, err = startRepair(s, cfg)
-	}
 	if err != nil {
-		s.Shutdown()
-		s.WaitForShutdown()
+		shutDown(s)
 		return nil, err
 	}
-	return e, nil
+	return s, nil
+}
+
+// shutDown stops a server, and returns when its streams are closed.
+func shutDown(s *server.Server) {
+	s.Shutdown()
+	s.WaitForShutdown()
 }
 
 // probe parses the address and tries to listen on it, because the server would only log that it
@@ -141,8 +168,7 @@ func (e *Embedded) URL() string {
 // Shutdown stops the server, and returns when its streams are closed.
 func (e *Embedded) Shutdown() {
 	e.repairer.stopRepair()
-	e.server.Shutdown()
-	e.server.WaitForShutdown()
+	shutDown(e.server)
 }
 
 // serverLog passes the server's log on to slog. The server's notices are about itself (its banner,

@@ -51,17 +51,13 @@ type streamRepairer struct {
 func startRepair(s *server.Server, cfg EmbedConfig) (*streamRepairer, error) {
 	root, err := os.Open(s.StoreDir())
 	if err != nil {
-		return nil, fmt.Errorf("embedded NATS: open the folder of its streams: %w", err)
+		return nil, fmt.Errorf("open the folder: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &streamRepairer{
 		server: s, dir: cfg.StoreDir, streams: *s.JetStreamConfig(), log: cfg.Logger, root: root, stop: stop, stopped: make(chan struct{}),
 	}
 	r.streams.StoreDir = cfg.StoreDir // the server appends its own folder
-	if err := r.reviveConsumer(); err != nil {
-		stop()
-		return nil, errors.Join(fmt.Errorf("embedded NATS, with its streams in %s: %w", cfg.StoreDir, err), root.Close())
-	}
 	r.tolerateAll()
 	go func() {
 		defer close(r.stopped)
@@ -123,7 +119,10 @@ func (r *streamRepairer) repair() {
 func (r *streamRepairer) open(cause string) {
 	err := r.reopen()
 	if err == nil {
-		err = r.reviveConsumer()
+		var aside bool
+		if aside, err = setConsumerAside(r.server, r.log); aside {
+			err = r.reopen()
+		}
 	}
 	if err == nil {
 		if still := r.healthError(); still != "" {
@@ -137,6 +136,15 @@ func (r *streamRepairer) open(cause string) {
 	}
 	r.lastLogged = ""
 	r.log.Info("the embedded NATS server has reopened its streams", "after", cause)
+}
+
+// reopen closes the streams and opens them.
+func (r *streamRepairer) reopen() error {
+	if err := r.server.ShutdownJetStream(); err != nil {
+		return err
+	}
+	streams := r.streams
+	return r.server.EnableJetStream(&streams)
 }
 
 // logOnce logs an error, unless it logged the same text last.
