@@ -78,7 +78,7 @@ const maxEventDelay = 3_600_000
 
 // known returns what the store would know when an event comes.
 func (v *previewer) known(e *Event, t TakeQuery) TakeState {
-	known := TakeState{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]bool{}}
+	known := TakeState{Now: v.now, Fresh: map[string]bool{e.ID: true}, States: v.states, Open: map[GroupID]Alert{}, Exceeded: map[string]int64{}}
 	for _, g := range t.Groups {
 		if i, ok := v.open[g]; ok && v.resolveOrOpen(i) {
 			known.Open[g] = v.Alerts[i]
@@ -86,7 +86,9 @@ func (v *previewer) known(e *Event, t TakeQuery) TakeState {
 	}
 	for _, subject := range t.Subjects {
 		v.exceeded[subject] = slices.DeleteFunc(v.exceeded[subject], func(i int) bool { return !v.resolveOrOpen(i) })
-		known.Exceeded[subject] = len(v.exceeded[subject]) > 0
+		for _, i := range v.exceeded[subject] {
+			known.Exceeded[subject] = max(known.Exceeded[subject], v.Alerts[i].ResolveAt)
+		}
 	}
 	return known
 }

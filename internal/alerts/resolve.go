@@ -29,7 +29,7 @@ func (s *Service) Resolve(ctx context.Context) (note string, err error) {
 		var names []string
 		n, err := s.Store.ResolveAlerts(ctx, resolveBatch, func(a Alert) ([]Delivery, error) {
 			names = append(names, a.Rule)
-			return s.resolved(&a)
+			return s.Rules().resolved(&a)
 		})
 		total += n
 		note = fmt.Sprintf("resolved %d", total)
@@ -64,7 +64,7 @@ func (s *Service) waiting(ctx context.Context) (string, error) {
 }
 
 // resolved returns the deliveries for an alert that was resolved; none if it was never sent.
-func (s *Service) resolved(a *Alert) ([]Delivery, error) {
+func (r *Rules) resolved(a *Alert) ([]Delivery, error) {
 	if a.Notice != Sent {
 		return nil, nil
 	}
@@ -72,8 +72,7 @@ func (s *Service) resolved(a *Alert) ([]Delivery, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := s.Rules()
-	return deliveries(m, rules.wantResolved(rules.channelsOf(a))), nil
+	return deliveries(m, r.wantResolved(r.channelsOf(a))), nil
 }
 
 // channelsOf returns the channels to which an alert is sent. They are those of its rule when it was raised. If the file no

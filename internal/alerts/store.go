@@ -26,14 +26,19 @@ type TakeState struct {
 	States map[GroupID]json.RawMessage
 	// Open are the open alerts of the groups.
 	Open map[GroupID]Alert
-	// Exceeded are the subjects that have an open alert of [limits.EventExceeded], in any group.
-	Exceeded map[string]bool
+	// Exceeded are the subjects that have an open alert of [limits.EventExceeded], in any group, with the last ResolveAt of
+	// those alerts.
+	Exceeded map[string]int64
 }
 
 // Changes is what a batch of events changes in the store.
 type Changes struct {
 	// States are the new states of groups.
 	States map[GroupID]json.RawMessage
+	// Resolved are open alerts that are resolved now, before Raised are added: one of these may be of the same group.
+	// Deliveries tell of them, and are added to the outbox.
+	Resolved   []Alert
+	Deliveries []Delivery
 	// Raised are new alerts; their Notice is Pending.
 	Raised []Alert
 	// Claim is for how long Raised are claimed at once by the caller, as if PendingAlerts had returned them; 0 for not.

@@ -129,6 +129,9 @@ func (s *Service) takePart(ctx context.Context, b *batch) error {
 		return err
 	}
 	b.report(s.Observer)
+	if len(b.changes.Deliveries) > 0 {
+		s.Delivered()
+	}
 	if b.claim > 0 {
 		s.handover.add(b.changes.Raised, claimedUntil)
 	}
@@ -318,7 +321,7 @@ func (b *batch) decide(known TakeState) (Changes, error) {
 	b.known, b.changes, b.withheld = known, Changes{States: map[GroupID]json.RawMessage{}, Claim: b.claim}, nil
 	b.counts, b.raised, b.updated = map[GroupID]count{}, map[GroupID]int{}, map[GroupID]int{}
 	if b.known.Exceeded == nil {
-		b.known.Exceeded = map[string]bool{}
+		b.known.Exceeded = map[string]int64{}
 	}
 	for i := range b.matches {
 		if m := &b.matches[i]; known.Fresh[m.event.ID] {
@@ -355,8 +358,12 @@ func (b *batch) renderWords() {
 // apply counts one event under one rule: in the open alert of its group, or in the group's count, which may raise an alert.
 func (b *batch) apply(m *match) error {
 	m = m.clampToNow(b.known.Now)
+	if err := b.resolveOverdue(m); err != nil {
+		return err
+	}
 	if a := b.openAlert(m.group); a != nil {
 		a.addEvent(m, b.known.Now)
+		b.noteExceeded(a)
 		return nil
 	}
 	c, ok := b.counts[m.group]
@@ -369,7 +376,7 @@ func (b *batch) apply(m *match) error {
 	sum := c.add(m.event, m.rule.Within, b.known.Now, b.late)
 	switch {
 	case sum.Denied < m.rule.Threshold:
-	case m.event.Type == limits.EventWarning && b.known.Exceeded[m.subject]:
+	case m.event.Type == limits.EventWarning && !b.isOver(b.known.Exceeded[m.subject], m):
 		b.withheld = append(b.withheld, m.rule.Name)
 		c = count{}
 	default:
@@ -391,54 +398,6 @@ func (m *match) clampToNow(now int64) *match {
 	return &clamped
 }
 
-// openAlert returns the open alert of a group, to be changed; nil if there is none.
-func (b *batch) openAlert(g GroupID) *Alert {
-	if i, ok := b.raised[g]; ok {
-		return &b.changes.Raised[i]
-	}
-	if i, ok := b.updated[g]; ok {
-		return &b.changes.Updated[i]
-	}
-	a, ok := b.known.Open[g]
-	if !ok {
-		return nil
-	}
-	b.updated[g] = len(b.changes.Updated)
-	b.changes.Updated = append(b.changes.Updated, a)
-	return &b.changes.Updated[len(b.changes.Updated)-1]
-}
-
-// addEvent counts another event of an open alert. A silenced alert becomes pending again: the silence may have ended.
-func (a *Alert) addEvent(m *match, now int64) {
-	a.Denied += m.event.Denied
-	a.Events++
-	a.FirstAt = min(a.FirstAt, m.event.Time)
-	a.updateDetails(m.event)
-	a.extend(m.rule, now)
-	if a.Notice == Silenced {
-		a.Notice = Pending
-	}
-}
-
-// extend sets ResolveAt. It counts from the store's clock, not from the event's time: while a backlog is worked off, denials
-// have not stopped. If the alert was raised while the store's clock was ahead, Dedup counts from now: otherwise the alert
-// would stay open until that time plus Dedup.
-func (a *Alert) extend(r *Rule, now int64) {
-	a.ResolveAt = max(min(a.RaisedAt, now)+r.Dedup.Milliseconds(), now+r.ResolveAfter.Milliseconds())
-}
-
-// updateDetails copies details of the last event. The user and the policy stay those of the event that raised the alert,
-// whatever the rule groups by: the throttle may have been charged to that user, and a retry must charge the same.
-func (a *Alert) updateDetails(e *Event) {
-	if e.Time < a.LastAt {
-		return
-	}
-	a.LastAt = e.Time
-	if e.User == a.User && e.Policy == a.Policy {
-		a.Key, a.Name, a.Window, a.Limit = e.Key, e.Name, e.Window, e.Limit
-	}
-}
-
 // raise opens an alert with the sum of its group's count.
 func (b *batch) raise(m *match, sum part) {
 	a := Alert{
@@ -457,9 +416,7 @@ func (b *batch) raise(m *match, sum part) {
 	a.extend(m.rule, b.known.Now)
 	b.raised[m.group] = len(b.changes.Raised)
 	b.changes.Raised = append(b.changes.Raised, a)
-	if a.Type == limits.EventExceeded {
-		b.known.Exceeded[m.subject] = true
-	}
+	b.noteExceeded(&a)
 }
 
 func (b *batch) throttles(r *Rule) []Throttle {
@@ -479,6 +436,9 @@ func (b *batch) report(o Observer) {
 		}
 	}
 	o.EventsMatched(fresh, len(b.events)-fresh+b.repeated, b.unmatched)
+	for i := range b.changes.Resolved {
+		o.AlertChanged("resolved", b.changes.Resolved[i].Rule)
+	}
 	for i := range b.changes.Raised {
 		o.AlertChanged("raised", b.changes.Raised[i].Rule)
 	}

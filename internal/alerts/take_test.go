@@ -426,8 +426,9 @@ func TestDecideIsRepeatable(t *testing.T) {
 	}
 }
 
-// openAlert is what a store knows a minute after start: a is open, and event 2 is new.
+// openAlert is what a store knows a minute after start: a is open for another minute, and event 2 is new.
 func openAlert(g GroupID, a Alert) TakeState {
+	a.ResolveAt = start + 2*minute
 	return TakeState{Now: start + minute, Fresh: map[string]bool{"2": true}, Open: map[GroupID]Alert{g: a}}
 }
 

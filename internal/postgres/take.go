@@ -54,11 +54,12 @@ FROM unnest(ARRAY(
 CROSS JOIN LATERAL (SELECT * FROM alerts WHERE id BETWEEN i.id AND i.id ORDER BY id LIMIT 1 FOR UPDATE) a
 WHERE a.resolved_at = 0`
 
+	// One row for each alert. An aggregate would have other plans; nobody has so many rules that find the same subject.
 	exceededSQL = `
-SELECT u.subject FROM unnest($1::text[]) AS u (subject)
+SELECT u.subject, a.resolve_at FROM unnest($1::text[]) AS u (subject)
 CROSS JOIN LATERAL (
-	SELECT FROM alerts WHERE subject BETWEEN u.subject AND u.subject AND resolved_at = 0 AND type = 'limits.exceeded'
-	ORDER BY subject LIMIT 1
+	SELECT resolve_at FROM alerts WHERE subject BETWEEN u.subject AND u.subject AND resolved_at = 0 AND type = 'limits.exceeded'
+	ORDER BY subject LIMIT 100
 ) a`
 
 	alertClockSQL = `SELECT ` + nowMillis
@@ -120,7 +121,7 @@ func compareGroups(a, b alerts.GroupID) int {
 func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.TakeState, error) {
 	taken := alerts.TakeState{
 		Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
-		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
+		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]int64{},
 	}
 	rules, keys := orderedGroups(t.Groups)
 	var b pgx.Batch
@@ -143,7 +144,15 @@ func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.
 		return err
 	})
 	if len(t.Subjects) > 0 {
-		b.Queue(exceededSQL, sortedUnique(t.Subjects)).Query(eachText(func(subject string) { taken.Exceeded[subject] = true }))
+		b.Queue(exceededSQL, sortedUnique(t.Subjects)).Query(func(rows pgx.Rows) error {
+			var subject string
+			var until int64
+			_, err := pgx.ForEachRow(rows, []any{&subject, &until}, func() error {
+				taken.Exceeded[subject] = max(taken.Exceeded[subject], until)
+				return nil
+			})
+			return err
+		})
 	}
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Now) })
 	err := tx.SendBatch(ctx, &b).Close() // fills taken
@@ -161,10 +170,16 @@ func eachText(f func(string)) func(pgx.Rows) error {
 func writeTaken(ctx context.Context, tx pgx.Tx, now int64, c *alerts.Changes) error {
 	var b pgx.Batch
 	queueStates(&b, c.States)
+	if len(c.Resolved) > 0 {
+		b.Queue(resolveAlertsSQL, now, idsOf(c.Resolved))
+	}
 	if err := queueRaised(&b, now+c.Claim.Milliseconds(), c.Raised); err != nil {
 		return err
 	}
 	if err := queueUpdated(&b, now, c.Updated); err != nil {
+		return err
+	}
+	if err := queueDeliveries(&b, c.Deliveries); err != nil {
 		return err
 	}
 	if b.Len() == 0 {

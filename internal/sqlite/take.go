@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -16,7 +17,7 @@ const (
 
 	readOpenSQL = `SELECT ` + alertColumns + ` FROM alerts WHERE rule = ? AND grp = ? AND resolved_at = 0`
 
-	readExceededSQL = `SELECT 1 FROM alerts WHERE subject = ? AND resolved_at = 0 AND type = 'limits.exceeded' LIMIT 1`
+	readExceededSQL = `SELECT resolve_at FROM alerts WHERE subject = ? AND resolved_at = 0 AND type = 'limits.exceeded'`
 
 	writeGroupSQL = `
 INSERT INTO alert_groups (rule, grp, state, changed_at) VALUES (?, ?, ?, ?)
@@ -53,7 +54,7 @@ func (s *Store) Take(ctx context.Context, t alerts.TakeQuery, decide func(alerts
 func (s *Store) readTakeState(t *alerts.TakeQuery) (taken alerts.TakeState, err error) {
 	taken = alerts.TakeState{
 		Now: s.now().UnixMilli(), Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
-		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]bool{},
+		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]int64{},
 	}
 	for _, id := range t.Events {
 		n, err := s.execInTx(takeEventSQL, id, taken.Now)
@@ -70,12 +71,12 @@ func (s *Store) readTakeState(t *alerts.TakeQuery) (taken alerts.TakeState, err 
 		}
 	}
 	for _, subject := range t.Subjects {
-		open, err := readInTx(s, oneColumn[int], readExceededSQL, subject)
+		open, err := readInTx(s, oneColumn[int64], readExceededSQL, subject)
 		if err != nil {
 			return taken, err
 		}
 		if len(open) > 0 {
-			taken.Exceeded[subject] = true
+			taken.Exceeded[subject] = slices.Max(open)
 		}
 	}
 	return taken, nil
@@ -107,6 +108,12 @@ func (s *Store) writeTaken(now int64, c *alerts.Changes) error {
 		if _, err := s.execInTx(writeGroupSQL, g.Rule, g.Key, string(state), changedAt(now)); err != nil {
 			return err
 		}
+	}
+	if err := s.eachAlert(c.Resolved, resolveAlertSQL, now); err != nil {
+		return err
+	}
+	if err := s.addDeliveries(now, c.Deliveries); err != nil {
+		return err
 	}
 	for i := range c.Raised {
 		if err := s.raise(now+c.Claim.Milliseconds(), &c.Raised[i]); err != nil {

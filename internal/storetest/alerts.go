@@ -18,6 +18,7 @@ var alertTests = []test{
 	{"an event is fresh once", eventsAreFreshOnce},
 	{"groups have states and open alerts", takeKnows},
 	{"a warning's subject has an open exceeded alert", takeExceeded},
+	{"a batch of events resolves an alert and raises the next one of its group", takeResolves},
 	{"an error, a panic or a canceled context writes nothing", takeRollsBack},
 	{"concurrent overlapping takes never deadlock and lose no count", takesAtOnce},
 	{"an event taken concurrently is fresh for one taker", freshAtOnce},
@@ -198,7 +199,30 @@ func takeExceeded(t *testing.T, s Store) {
 	tell(t, s, alerts.NoticeDecision{Alert: "b", Notice: alerts.Sent})
 	resolve(t, s, "b")
 	seen := take(t, s, alerts.TakeQuery{Subjects: []string{"s:c", "s:a", "s:b", "s:d", "s:a"}}, nil)
-	equal(t, "exceeded", seen.Exceeded, map[string]bool{"s:a": true})
+	equal(t, "exceeded", seen.Exceeded, map[string]int64{"s:a": alert(t, s, "a").ResolveAt})
+	take(t, s, alerts.TakeQuery{Groups: []alerts.GroupID{group("e")}}, func(taken alerts.TakeState) alerts.Changes {
+		later := raised("e", "e", taken.Now)
+		later.Subject, later.ResolveAt = "s:a", later.ResolveAt+hour
+		return alerts.Changes{Raised: []alerts.Alert{later}}
+	})
+	seen = take(t, s, alerts.TakeQuery{Subjects: []string{"s:a"}}, nil)
+	equal(t, "the last to end", seen.Exceeded, map[string]int64{"s:a": alert(t, s, "e").ResolveAt})
+}
+
+func takeResolves(t *testing.T, s Store) {
+	raise(t, s, nil, "a", "b")
+	all := alerts.TakeQuery{Groups: []alerts.GroupID{group("a"), group("b")}}
+	seen := take(t, s, all, func(taken alerts.TakeState) alerts.Changes {
+		return alerts.Changes{Resolved: []alerts.Alert{taken.Open[group("a")]}, Raised: []alerts.Alert{raised("next", "a", taken.Now)},
+			Deliveries: []alerts.Delivery{delivery("a.resolved", "x")}}
+	})
+	equal(t, "when it was resolved", alert(t, s, "a").ResolvedAt, seen.Now)
+	open := take(t, s, all, nil).Open
+	equal(t, "open", []string{open[group("a")].ID, open[group("b")].ID}, []string{"next", "b"})
+	told, err := s.DeliveriesOf(within(t), "a", 9)
+	if err != nil || len(told) != 1 || told[0].ID != "a.resolved/x" {
+		t.Errorf("deliveries %+v, %v", told, err)
+	}
 }
 
 func takeRollsBack(t *testing.T, s Store) {
