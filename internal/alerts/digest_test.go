@@ -90,7 +90,7 @@ func TestLateDigestRespectsQuietHours(t *testing.T) {
 func TestDigestRunsAheadOfStoreClock(t *testing.T) {
 	t.Parallel()
 	for _, silenced := range []bool{false, true} {
-		for ahead, want := range map[int64]string{20_000: oneDigest, alerts.DigestLead: oneDigest, alerts.DigestLead + 1: digestQuietUntil} {
+		for ahead, want := range map[int64]string{45_000: oneDigest, alerts.DigestLead: oneDigest, alerts.DigestLead + 1: digestQuietUntil} {
 			r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
 			s := r.run()
 			r.take(s, r.exceeded("7", "a", 1))

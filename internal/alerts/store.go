@@ -50,8 +50,9 @@ type Changes struct {
 
 // DigestLead is by how many milliseconds a digest runs ahead of the store's clock. Digests run at the full hours of a
 // worker's clock, when quiet hours and silences usually end too. If that clock were a little ahead of the store's, without
-// the lead a digest would leave out what they held, for another hour.
-const DigestLead = 30_000
+// the lead a digest would leave out what they held, for another hour. It is as much as the clock of a worker that runs jobs
+// may be ahead.
+const DigestLead = 60_000
 
 // MaxResolveDelay is longer than any alert stays open after its last event. If ResolveAt is farther away than this, the alert
 // was raised while the store's clock was ahead, and is resolved now.

@@ -16,6 +16,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/jobs"
 	"github.com/seed503877ad/limits/internal/sqlite"
@@ -129,6 +130,15 @@ func TestUnfinishedDigestIsMadeAgainSoon(t *testing.T) {
 	hour := time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 	if after := repeat.Next(hour).Sub(hour); after <= digest.Timeout+time.Minute || after > 15*time.Minute {
 		t.Errorf("repeated after %s; a run takes %s at most", after, digest.Timeout)
+	}
+}
+
+// TestDigestAllowsForTheClocksOfJobs: otherwise one that runs too early would keep others from running at the full hour, and
+// leave out what may be sent then.
+func TestDigestAllowsForTheClocksOfJobs(t *testing.T) {
+	t.Parallel()
+	if lead := alerts.DigestLead * time.Millisecond; lead < jobs.MaxAhead {
+		t.Errorf("a digest runs %s ahead of the store's clock; a worker that runs it may be %s ahead", lead, jobs.MaxAhead)
 	}
 }
 
