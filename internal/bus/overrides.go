@@ -27,10 +27,17 @@ func (s *Service) setOverride(ctx context.Context, data []byte) (any, error) {
 			"overrides, or too many globs for this limit; delete expired ones, or give those subjects a tier instead"}
 	}
 	if err != nil {
-		return nil, err
+		return nil, s.mayHold(err)
 	}
 	s.cfg.Logger.Info("override set", overrideAttrs(&o)...)
 	return limits.OverrideReply{Override: wireOverride(&o)}, nil
+}
+
+// mayHold adds the answer to the error of a change that the store did not confirm.
+func (s *Service) mayHold(err error) error {
+	we := *wireError(err, s.cfg.Advice)
+	we.Message += "; the change may hold all the same, which " + limits.SubjectOverridesList + " (limiter overrides list) shows, and may be made again"
+	return fmt.Errorf("%w: %w", err, &we)
 }
 
 // knownOverride refuses an override that the policies of this worker would never look up. Without
@@ -151,7 +158,7 @@ func (s *Service) deleteOverride(ctx context.Context, data []byte) (any, error) 
 	}
 	found, err := s.cfg.Overrides.Delete(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, s.mayHold(err)
 	}
 	s.cfg.Logger.Info("override deleted", "policy", id.Policy, "name", id.Name, "subject", id.Subject, "found", found)
 	return limits.DeleteOverrideReply{Deleted: found}, nil

@@ -136,15 +136,23 @@ func (t *Table) Limits(now int64) map[LimitID]int {
 }
 
 // Put sets an override, on this worker at once and on the others with the broadcast. The error is [ErrFull] if there are
-// MaxOverrides others already, or MaxGlobs other globs of the limit.
+// MaxOverrides others already, or MaxGlobs other globs of the limit; nothing changes then. After any other error the change
+// may hold all the same, and may be made again.
 func (t *Table) Put(ctx context.Context, o Override) error {
 	if glob.Is(o.Subject) && t.tooManyGlobs(o.ID) {
 		return fmt.Errorf("set override: %w", ErrFull)
 	}
-	if err := t.cfg.Store.PutOverride(ctx, o, t.cfg.MaxOverrides); err != nil {
+	err := t.cfg.Store.PutOverride(ctx, o, t.cfg.MaxOverrides)
+	if err != nil && !errors.Is(err, ErrFull) { // the answer may have been lost
+		err = t.cfg.Store.PutOverride(ctx, o, t.cfg.MaxOverrides)
+	}
+	if !errors.Is(err, ErrFull) {
+		t.announce(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("set override: %w", err)
 	}
-	return t.announce(ctx)
+	return nil
 }
 
 // tooManyGlobs reports whether a limit has as many globs as it may, without an override with this id.
@@ -160,17 +168,38 @@ func (t *Table) tooManyGlobs(id ID) bool {
 }
 
 // Delete removes an override, on this worker at once and on the others with the broadcast. found is false if there was none.
+// After an error it may be gone all the same.
 func (t *Table) Delete(ctx context.Context, id ID) (found bool, err error) {
-	if found, err = t.cfg.Store.DeleteOverride(ctx, id); err != nil {
+	known := t.has(id)
+	if found, err = t.cfg.Store.DeleteOverride(ctx, id); err != nil { // the answer may have been lost
+		found, err = t.cfg.Store.DeleteOverride(ctx, id)
+		found = found || known
+	}
+	t.announce(ctx)
+	if err != nil {
 		return false, fmt.Errorf("delete override: %w", err)
 	}
-	return found, t.announce(ctx)
+	return found, nil
 }
 
-// announce makes this worker and the others read a change.
-func (t *Table) announce(ctx context.Context) error {
+func (t *Table) has(id ID) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := t.limits[LimitID{id.Policy, id.Name}]
+	if s == nil {
+		return false
+	}
+	_, known := s.all[id.Subject]
+	return known
+}
+
+// announce makes this worker and the others read a change. If this one cannot, the change holds all the same, and Run reads
+// it as soon as the store can be asked.
+func (t *Table) announce(ctx context.Context) {
 	t.cfg.Broadcast()
-	return t.Refresh(ctx)
+	if err := t.Refresh(ctx); err != nil {
+		t.Wake()
+	}
 }
 
 // List returns a page of overrides. more tells whether further ones follow.
