@@ -45,7 +45,7 @@ func (s *Service) runJob(ctx context.Context, data []byte) (any, error) {
 	defer cancel()
 	run, err := s.cfg.Jobs.RunNow(ctx, name)
 	if err != nil {
-		return nil, jobError(name, err)
+		return nil, s.mayRun(name, err)
 	}
 	s.cfg.Logger.Info("job run on request", "job", name, "outcome", run.Outcome)
 	return limits.RunJobReply{Run: wireRun(&run)}, nil
@@ -92,6 +92,16 @@ func jobError(name string, err error) error {
 		return &limits.Error{Status: 503, Code: limits.CodeUnavailable, Message: "the worker is stopping; try again"}
 	}
 	return err
+}
+
+// mayRun adds the answer to the error of a run whose claim the store did not confirm.
+func (s *Service) mayRun(name string, err error) error {
+	we := *wireError(jobError(name, err), s.cfg.Advice)
+	if we.Status != 503 || errors.Is(err, jobs.ErrStopped) {
+		return &we
+	}
+	we.Message += "; job " + name + " may run all the same, which " + limits.SubjectJobsHistory + " (limiter jobs history) shows"
+	return fmt.Errorf("%w: %w", err, &we)
 }
 
 func wireJob(j *jobs.Status) limits.Job {

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -68,5 +69,34 @@ func TestJobs(t *testing.T) {
 	}
 	if err := r.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// unconfirmed are jobs whose claims the store does not confirm.
+type unconfirmed struct {
+	*jobs.Runner
+	err error
+}
+
+func (u *unconfirmed) RunNow(context.Context, string) (jobs.Run, error) { return jobs.Run{}, u.err }
+
+// TestUnconfirmedRunSaysThatItMayRun, and where that is to be seen.
+func TestUnconfirmedRunSaysThatItMayRun(t *testing.T) {
+	t.Parallel()
+	u := &unconfirmed{}
+	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Jobs = u })
+	const mayRun = "; job j may run all the same, which limits.admin.jobs.history (limiter jobs history) shows"
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("claim a run of j: %w", errors.New("unexpected EOF")), "try again soon" + mayRun},
+		{fmt.Errorf("claim a run of j: %w", context.DeadlineExceeded), "did not answer in time; try again soon" + mayRun},
+		{jobs.ErrStopped, "the worker is stopping; try again"},
+	} {
+		u.err = c.err
+		if m := ask(t, nc, limits.SubjectJobsRun, `{"job":"j"}`); !strings.Contains(string(m.Data), `"unavailable"`) || !strings.HasSuffix(string(m.Data), c.want+`"}}`) {
+			t.Errorf("%v: %s", c.err, m.Data)
+		}
 	}
 }

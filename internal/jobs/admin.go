@@ -50,8 +50,8 @@ func (r *Runner) History(ctx context.Context, f Filter) ([]Run, error) {
 }
 
 // RunNow runs a job now, on this replica. It returns the run when it has ended, or, with Outcome Running, when ctx has. The
-// run goes on after ctx ends, and so does its claim: if the error is that of ctx, the job may run all the same. Other
-// errors are [ErrUnknown], [ErrBusy] or [ErrStopped], or one of the store.
+// run goes on after ctx ends, and so does its claim: if the error is that of ctx, or one of the store, the job may run all the
+// same, which History tells. Other errors are [ErrUnknown], [ErrBusy] or [ErrStopped].
 func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 	j := r.byName[name]
 	if j == nil {
@@ -61,11 +61,8 @@ func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 	begun := Run{Job: name, Scheduled: at.UnixMilli(), Replica: r.cfg.Replica, StartedAt: at.UnixMilli(), Outcome: Running}
 	claimed, ended := make(chan error, 1), make(chan Run, 1)
 	err := r.background(func() {
-		c, err := r.claim(j, at, true)
-		if err == nil && c.Outcome != Running {
-			err = ErrBusy
-		}
-		if claimed <- err; err == nil {
+		err := r.claimNow(j, at)
+		if claimed <- err; err == nil || !errors.Is(err, ErrBusy) && r.turnsOutClaimed(j, at) {
 			r.run(j, begun.Scheduled, func(run Run) { ended <- run })
 		}
 	})
@@ -89,4 +86,32 @@ func (r *Runner) RunNow(ctx context.Context, name string) (Run, error) {
 	case <-ctx.Done():
 		return begun, nil
 	}
+}
+
+// claimNow claims a run on request. If there is no answer it claims the same run again, which tells whether the first claim
+// succeeded.
+func (r *Runner) claimNow(j *job, at time.Time) error {
+	c, err := r.claim(j, at, true)
+	mine := c.Outcome == Running
+	if err != nil {
+		c, err = r.claim(j, at, true)
+		if mine = c.Outcome == Running; err == nil && !mine {
+			mine, err = r.holds(j, at.UnixMilli())
+		}
+	}
+	if err == nil && !mine {
+		return ErrBusy
+	}
+	return err
+}
+
+// turnsOutClaimed reports whether a claim without an answer succeeded after all, as [Runner.holdsUnconfirmed] does: it asks until
+// the store answers, or so much of the lease has passed that the run could outlast it.
+func (r *Runner) turnsOutClaimed(j *job, at time.Time) bool {
+	for r.sleep(storeRetryDelay) && r.cfg.Now().Sub(at) <= grace {
+		if mine, err := r.holds(j, at.UnixMilli()); err == nil {
+			return mine
+		}
+	}
+	return false
 }

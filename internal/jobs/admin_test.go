@@ -78,3 +78,69 @@ func TestRunNow(t *testing.T) {
 		}
 	})
 }
+
+// TestRunNowWithLostAnswers: it runs, and the caller hears what is true.
+func TestRunNowWithLostAnswers(t *testing.T) {
+	t.Parallel()
+	job := jobs.Job{Name: "j", Run: func(context.Context) (string, error) { return "ok", nil }}
+	t.Run("to the claim", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := &losingAnswers{Store: eachstore.SQLite(t, nil)}
+			s.lose.Store(true)
+			r := runner(t, s, newNotes(), "a", job)
+			if run, err := r.RunNow(t.Context(), "j"); err != nil || run.Outcome != jobs.Done {
+				t.Errorf("%+v, %v", run, err)
+			}
+			equal(t, "history", history(t, s, "j"), []string{"00:00:00 done ok"})
+		})
+	})
+	t.Run("to a claim that failed", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := &losingAnswers{Store: eachstore.SQLite(t, nil)}
+			other := jobs.Claim{Job: "j", Scheduled: time.Now().UnixMilli() - 1, Replica: "other", Lease: time.Minute}
+			if _, err := s.ClaimRun(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			s.lose.Store(true)
+			if _, err := runner(t, s, newNotes(), "a", job).RunNow(t.Context(), "j"); !errors.Is(err, jobs.ErrBusy) {
+				t.Error(err)
+			}
+			equal(t, "history", history(t, s, "j"), []string{"23:59:59 running"})
+		})
+	})
+	for _, c := range []struct {
+		away time.Duration
+		want string
+	}{{15 * time.Second, "done ok"}, {45 * time.Second, "running"}} { // so late it could outlast its lease
+		t.Run("while the store is away for "+c.away.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := &brittle{Store: eachstore.SQLite(t, nil)}
+				s := &goesAway{brittle: b}
+				r := runner(t, s, newNotes(), "a", job)
+				if _, err := r.RunNow(t.Context(), "j"); !errors.Is(err, errDown) {
+					t.Error(err)
+				}
+				time.Sleep(c.away)
+				b.down.Store(false)
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				equal(t, "history", history(t, s, "j"), []string{"00:00:00 " + c.want})
+			})
+		})
+	}
+}
+
+// goesAway is a store that is away as soon as it has claimed a run.
+type goesAway struct{ *brittle }
+
+func (g *goesAway) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
+	claimed, err := g.brittle.ClaimRun(ctx, c)
+	if err == nil {
+		g.down.Store(true)
+		return jobs.Claimed{}, errDown
+	}
+	return claimed, err
+}

@@ -52,6 +52,11 @@ func (r *Runner) holdsUnconfirmed(j *job) (mine bool, err error) {
 	if j.unconfirmed == 0 || r.cfg.Now().Sub(j.unconfirmedAt) > grace {
 		return false, nil
 	}
+	return r.holds(j, j.unconfirmed)
+}
+
+// holds reports whether this replica has claimed the run of a time, which has not ended.
+func (r *Runner) holds(j *job, scheduled int64) (mine bool, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, storeTimeout)
 	defer cancel()
 	// It need not be the last run: other replicas may have recorded skipped runs since.
@@ -60,7 +65,7 @@ func (r *Runner) holdsUnconfirmed(j *job) (mine bool, err error) {
 		return false, err
 	}
 	return slices.ContainsFunc(runs, func(run Run) bool {
-		return run.Scheduled == j.unconfirmed && run.Replica == r.cfg.Replica && run.Outcome == Running
+		return run.Scheduled == scheduled && run.Replica == r.cfg.Replica && run.Outcome == Running
 	}), nil
 }
 
