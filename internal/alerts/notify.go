@@ -94,10 +94,12 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 		s.undecided = pending[0].ID
 	}
 	if err != nil || len(pending) == 0 {
+		s.noteFailure(err)
 		return 0, err
 	}
 	silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences) // concurrent requests may exceed the bound
 	if err != nil {
+		s.noteFailure(err)
 		return 0, err
 	}
 	decided, failed := s.decideAll(ctx, pending, now, silences)
@@ -106,6 +108,7 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	}
 	changed, err := s.Store.SaveNotices(ctx, decided)
 	if err != nil {
+		s.noteFailure(err)
 		return 0, errors.Join(failed, err)
 	}
 	s.undecided = firstUndecided(pending, decided)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -74,6 +75,8 @@ type Service struct {
 	// undecided is the ID of a pending alert for which the last pass could not decide the notice; empty if it decided all.
 	// Only Run's goroutine uses it.
 	undecided string
+	// failing is how the store last failed Run; nil if it never did.
+	failing atomic.Pointer[failure]
 }
 
 // New returns a service. [Service.Run] does its background work.

@@ -23,7 +23,7 @@ func (l *limiter) ready(ctx context.Context) map[string]error {
 	case !l.serving.Load():
 		checks["service"] = starting
 	case l.consumer != nil:
-		checks["alerts"] = l.consumer.Failure()
+		checks["alerts"] = errors.Join(l.consumer.Failure(), l.alerts.Failure())
 	}
 	return checks
 }

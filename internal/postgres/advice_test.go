@@ -81,3 +81,44 @@ func TestLostRacesAreConflicts(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorOfADamagedTableSaysWhatToDo: whatever reads the damaged place fails until it is mended.
+func TestErrorOfADamagedTableSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	raise := func(id string) {
+		t.Helper()
+		a := alerts.Alert{ID: id, GroupID: alerts.GroupID{Rule: "r", Key: id}, Notice: alerts.Pending}
+		err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{a.GroupID}}, func(alerts.TakeState) (alerts.Changes, error) {
+			return alerts.Changes{Raised: []alerts.Alert{a}}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	raise("good")
+	raise("bad")
+	conn := connect(t, s)
+	exec(t, conn, `UPDATE alerts SET body = '{"id":' || chr(127) WHERE id = 'bad'`)
+	_, _, ofRow := s.PendingAlerts(t.Context(), 9, time.Minute)
+	_, ofPage := s.exec(t.Context(), "read", `DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`)
+	for _, err := range []error{ofRow, ofPage} {
+		if err == nil || !strings.Contains(err.Error(), "docs/operations.md says under Damaged tables") {
+			t.Errorf("%v; want what to do", err)
+		}
+	}
+	if !strings.Contains(s.Advice(ofRow), "damaged") {
+		t.Errorf("callers hear %q", s.Advice(ofRow))
+	}
+	exec(t, conn, damagedRowsSQL)
+	if all, _, err := s.PendingAlerts(t.Context(), 9, time.Minute); err != nil || len(all) != 1 || all[0].ID != "good" {
+		t.Errorf("after what docs/operations.md says: %+v, %v", all, err)
+	}
+}
+
+// damagedRowsSQL removes damaged rows as docs/operations.md says.
+const damagedRowsSQL = `
+CREATE FUNCTION pg_temp.is_json(t text) RETURNS bool LANGUAGE plpgsql AS
+  $$ BEGIN PERFORM t::json; RETURN true; EXCEPTION WHEN data_exception THEN RETURN false; END $$;
+DELETE FROM alerts WHERE NOT pg_temp.is_json(body);
+DELETE FROM alert_deliveries WHERE NOT pg_temp.is_json(message)`

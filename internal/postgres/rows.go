@@ -24,7 +24,7 @@ func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []an
 	rows, err := s.relay.Query(ctx, query, args...)
 	all, err := collect(rows, err, fields)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", act, err)
+		return nil, fmt.Errorf("%s: %w", act, withAdvice(err))
 	}
 	return all, nil
 }
@@ -55,7 +55,7 @@ func first[R any](all []R, err error) (r R, found bool, _ error) {
 func (s *Store) exec(ctx context.Context, act, statement string, args ...any) (int, error) {
 	tag, err := s.relay.Exec(ctx, statement, args...)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", act, err)
+		return 0, fmt.Errorf("%s: %w", act, withAdvice(err))
 	}
 	return int(tag.RowsAffected()), nil
 }
@@ -72,7 +72,7 @@ func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) erro
 		case err == nil:
 			return nil
 		case !lostRace(err) || ctx.Err() != nil:
-			return fmt.Errorf("%s: %w", act, err)
+			return fmt.Errorf("%s: %w", act, withAdvice(err))
 		}
 	}
 	return fmt.Errorf("%s: gave up after %d attempts: %w", act, maxAttempts, err)
@@ -103,13 +103,19 @@ func lostRace(err error) bool {
 type jsonColumn struct{ into any }
 
 func (d jsonColumn) Scan(src any) error {
-	switch text := src.(type) {
+	var text []byte
+	switch src := src.(type) {
 	case string:
-		return json.Unmarshal([]byte(text), d.into)
+		text = []byte(src)
 	case []byte:
-		return json.Unmarshal(text, d.into)
+		text = src
+	default:
+		return fmt.Errorf("cannot decode JSON from %T", src)
 	}
-	return fmt.Errorf("cannot decode JSON from %T", src)
+	if err := json.Unmarshal(text, d.into); err != nil {
+		return fmt.Errorf("%w: %w: %.80q", errDamagedRow, err, text)
+	}
+	return nil
 }
 
 // column returns a value of each row, for an array parameter.

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -100,6 +102,37 @@ func TestDamagedReceiptIsAnError(t *testing.T) {
 		return engine.Changes{}
 	})
 	if err == nil || !strings.Contains(err.Error(), `receipt "a" has a fingerprint of 1 bytes`) {
+		t.Error(err)
+	}
+}
+
+// TestErrorOfADamagedRowSaysWhatToDo: no pending alert is sent until it is removed.
+func TestErrorOfADamagedRowSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	a := alerts.Alert{ID: "a", GroupID: alerts.GroupID{Rule: "r", Key: "k"}, Notice: alerts.Pending}
+	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{a.GroupID}}, func(alerts.TakeState) (alerts.Changes, error) {
+		return alerts.Changes{Raised: []alerts.Alert{a}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.conn.ExecContext(t.Context(), `UPDATE alerts SET body = '{"id":'`); err != nil {
+		t.Fatal(err)
+	}
+	_, _, pending := s.PendingAlerts(t.Context(), 9, time.Minute)
+	_, _, read := s.Alert(t.Context(), "a")
+	for _, err := range []error{pending, read} {
+		if err == nil || !strings.Contains(err.Error(), "docs/operations.md says under Damaged tables") || !strings.Contains(s.Advice(err), "damaged") {
+			t.Errorf("%v; want what to do", err)
+		}
+	}
+	for _, statement := range []string{`DELETE FROM alerts WHERE NOT json_valid(body)`, `DELETE FROM alert_deliveries WHERE NOT json_valid(message)`} { // docs/operations.md
+		if _, err := s.conn.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.PendingAlerts(t.Context(), 9, time.Minute); err != nil {
 		t.Error(err)
 	}
 }

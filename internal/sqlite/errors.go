@@ -26,6 +26,9 @@ func alreadyThere(err error) bool {
 // memory is not what the file has, and only a restart reads that again.
 var errOtherWriter = errors.New("another process writes to limits.db")
 
+// errDamagedRow says that a column of JSON has none.
+var errDamagedRow = errors.New("the stored JSON is damaged")
+
 // diskFull reports whether the disk has no room: for data, or for the index of the write-ahead log,
 // of which SQLite reports a wrong size.
 func diskFull(err error) bool {
@@ -41,6 +44,9 @@ func withAdvice(err error) error {
 	}
 	if errors.Is(err, errOtherWriter) {
 		return fmt.Errorf("%w; stop it, because only one limiter may use the file, and restart this one", err)
+	}
+	if errors.Is(err, errDamagedRow) {
+		return fmt.Errorf("%w; a row is damaged: docs/operations.md says under Damaged tables how to find and remove it", err)
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
@@ -75,6 +81,9 @@ func (s *Store) Advice(err error) string {
 	}
 	if errors.Is(err, errOtherWriter) {
 		return "another process writes to the store's file; its operator must stop it and restart the limiter"
+	}
+	if errors.Is(err, errDamagedRow) {
+		return "a row of the store is damaged; its operator must remove it, as the log says"
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_READONLY:

@@ -13,7 +13,7 @@ func read[R any](ctx context.Context, s *Store, act string, fields func(*R) []an
 	rows, err := s.reader.QueryContext(ctx, query, args...)
 	all, err := collect(rows, err, fields)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", act, err)
+		return nil, fmt.Errorf("%s: %w", act, withAdvice(err))
 	}
 	return all, nil
 }
@@ -62,7 +62,10 @@ func (d jsonColumn) Scan(src any) error {
 	if !ok {
 		return fmt.Errorf("cannot decode JSON from %T", src)
 	}
-	return json.Unmarshal([]byte(text), d.into)
+	if err := json.Unmarshal([]byte(text), d.into); err != nil {
+		return fmt.Errorf("%w: %w: %.80q", errDamagedRow, err, text)
+	}
+	return nil
 }
 
 // encode returns JSON for a column.
