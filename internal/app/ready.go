@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ func (l *limiter) ready(ctx context.Context) map[string]error {
 	case !l.serving.Load():
 		checks["service"] = starting
 	case l.consumer != nil:
-		checks["alerts"] = errors.Join(l.consumer.Failure(), l.alerts.Failure())
+		checks["alerts"] = cmp.Or(l.consumer.Failure(), l.alerts.Failure())
 	}
 	return checks
 }
