@@ -42,7 +42,7 @@ var mayImport = map[string][]string{
 	"internal/alerts":    {".", "internal/glob", "internal/outage", "internal/redact", "internal/week", "internal/yamlfile"},
 	"internal/jobs":      {"internal/redact"},
 	"internal/usage":     {"internal/engine", "internal/outage"},
-	"internal/postgres": {"internal/engine", "internal/journal", "internal/quickconn", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
+	"internal/postgres": {"internal/engine", "internal/journal", "internal/outage", "internal/quickconn", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
 		"migrations"},
 	"internal/sqlite": {"internal/engine", "internal/journal", "internal/alerts", "internal/jobs", "internal/keys", "internal/overrides", "internal/usage",
 		"migrations"},

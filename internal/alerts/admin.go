@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -106,7 +107,7 @@ func (s *Silence) Validate(lasts time.Duration) (field string, err error) {
 	switch {
 	case s.Rule+s.Policy+s.Key+s.User == "":
 		return "rule", errors.New("the silence does not say what to silence; give rule, policy, key or user (* for all)")
-	case s.Reason == "":
+	case strings.TrimSpace(s.Reason) == "":
 		return "reason", errors.New("reason is missing; say why, for whoever finds the silence later")
 	case lasts <= 0:
 		return "expiresAt", errors.New("the silence must end in the future; say how long it lasts, or until when")
@@ -140,20 +141,27 @@ func (admin *Admin) Poisoned(ctx context.Context, max int) ([]Poison, error) {
 	return admin.Store.PoisonMessages(ctx, max)
 }
 
-// Replay makes dead letters wait for delivery again. It also enables their channels and ends their pauses in this process,
-// because a replay means that the target is back.
+// Replay makes dead letters wait for delivery again, if the rules have their channels: others would only be dead again. It also
+// enables the channels and ends their pauses in this process, because a replay means that the target is back.
 func (admin *Admin) Replay(ctx context.Context, f DeadFilter) (n int, err error) {
 	if err := admin.enable(ctx, f); err != nil {
 		return 0, err
 	}
 	f.Max = replayBatch
-	for range maxReplays {
-		more, err := admin.Store.ReplayDeliveries(ctx, f)
+	each := []DeadFilter{f}
+	if f.ID == "" && f.Channel == "" {
+		each = each[:0]
+		for _, c := range admin.Rules().Channels {
+			each = append(each, DeadFilter{Channel: c.Name, Max: replayBatch})
+		}
+	}
+	for left := maxReplays; left > 0 && len(each) > 0; left-- {
+		more, err := admin.Store.ReplayDeliveries(ctx, each[0])
 		if n += more; err != nil {
 			return n, err
 		}
 		if more < replayBatch {
-			break
+			each = each[1:]
 		}
 	}
 	admin.Sender.Wake()
@@ -172,7 +180,9 @@ func (admin *Admin) enable(ctx context.Context, f DeadFilter) error {
 		if len(dead) == 0 {
 			return ErrUnknownDelivery
 		}
-		channels[0] = dead[0].Channel
+		if channels[0] = dead[0].Channel; admin.Rules().channel(channels[0]) == nil {
+			return ErrUnknownChannel
+		}
 	case f.Channel != "":
 		if admin.Rules().channel(f.Channel) == nil {
 			return ErrUnknownChannel

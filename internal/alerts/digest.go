@@ -249,19 +249,27 @@ func digestText(d *limits.AlertDigest, ofSeveral int64) string {
 	}
 	for i, p := range d.Policies {
 		if i == digestKeys {
-			fmt.Fprintf(&b, "\n… and %d more policies", len(d.Policies)-i)
+			b.WriteString(more(len(d.Policies)-i, "policy", "policies"))
 			break
 		}
 		fmt.Fprintf(&b, "\npolicy %s: %s, %s", cmp.Or(p.Name, "(inline)"), counted(p.Alerts, "alert"), denials(p.Denied))
 	}
 	for i, k := range d.Keys {
 		if i == digestKeys {
-			fmt.Fprintf(&b, "\n… and %d more keys", len(d.Keys)-i)
+			b.WriteString(more(len(d.Keys)-i, "key", "keys"))
 			break
 		}
 		fmt.Fprintf(&b, "\ne.g. key %s: %s, %s", k.Name, counted(k.Alerts, "alert"), denials(k.Denied))
 	}
 	return b.String()
+}
+
+// more is the line for what a digest does not name.
+func more(n int, one, many string) string {
+	if n == 1 {
+		return "\n… and 1 more " + one
+	}
+	return fmt.Sprintf("\n… and %d more %s", n, many)
 }
 
 // denials writes a number of denials; it is 0 if all alerts are warnings.

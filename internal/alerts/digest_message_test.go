@@ -59,7 +59,7 @@ func TestDigestIsOfTheTimeWhenItIsMade(t *testing.T) {
 // TestDigestListsTenPoliciesAndKeys in its text, and says how many more there are.
 func TestDigestListsTenPoliciesAndKeys(t *testing.T) {
 	t.Parallel()
-	for n, more := range map[int]string{10: "", 11: "1 more", 150: "140 more"} {
+	for n, more := range map[int][2]string{10: {}, 11: {"1 more policy", "1 more key"}, 150: {"140 more policies", "140 more keys"}} {
 		var all []*Alert
 		for i := range n {
 			all = append(all, heldAlert(fmt.Sprintf("p%03d", i), fmt.Sprintf("k%03d", i), 1, 0, 0, Info))
@@ -68,8 +68,8 @@ func TestDigestListsTenPoliciesAndKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, k := strings.Count(m.Text, "\npolicy p"), strings.Count(m.Text, "\ne.g. key k"); p != 10 || k != 10 || more == "" && strings.Contains(m.Text, "…") ||
-			more != "" && !(strings.Contains(m.Text, "\n… and "+more+" policies\n") && strings.HasSuffix(m.Text, "\n… and "+more+" keys")) {
+		if p, k := strings.Count(m.Text, "\npolicy p"), strings.Count(m.Text, "\ne.g. key k"); p != 10 || k != 10 || more[0] == "" && strings.Contains(m.Text, "…") ||
+			more[0] != "" && !(strings.Contains(m.Text, "\n… and "+more[0]+"\n") && strings.HasSuffix(m.Text, "\n… and "+more[1])) {
 			t.Errorf("of %d it lists %d policies and %d keys:\n%s", n, p, k, m.Text)
 		}
 		if p := strings.Count(string(m.Data), `"name":"p`); p != min(n, digestPolicies) {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,7 +84,11 @@ func (s *Service) replay(ctx context.Context, data []byte) (any, error) {
 	}
 	n, err := s.cfg.Alerts.Replay(ctx, f)
 	if err != nil {
-		return nil, alertError(f.ID+f.Channel, err)
+		name := f.ID + f.Channel
+		if _, channel, of := strings.Cut(f.ID, "/"); of && errors.Is(err, alerts.ErrUnknownChannel) {
+			name = channel
+		}
+		return nil, alertError(name, err)
 	}
 	s.cfg.Logger.Info("dead letters replayed", "delivery", f.ID, "channel", f.Channel, "count", n)
 	return limits.ReplayReply{Replayed: int64(n)}, nil

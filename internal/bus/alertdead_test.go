@@ -87,3 +87,16 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":0}`},
 	})
 }
+
+// TestDeadLettersOfARemovedChannelStay: nobody could deliver them, so they would be dead again.
+func TestDeadLettersOfARemovedChannelStay(t *testing.T) {
+	t.Parallel()
+	store, nc, _ := alertDesk(t)
+	store.deliver("a0", "gone", alerts.DeliveryDead)
+	store.deliver("a1", "chat", alerts.DeliveryDead)
+	wantPrefixes(t, nc, []struct{ subject, body, want string }{
+		{limits.SubjectAlertsReplay, `{"id":"a0.raised/gone"}`, badField("unknown_channel", "channel") + `"message":"no channel named \"gone\" here; `},
+		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
+		{limits.SubjectAlertsDead, `{}`, `{"deliveries":[{"id":"a0.raised/gone",`},
+	})
+}

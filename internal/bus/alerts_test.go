@@ -300,6 +300,7 @@ func TestSilences(t *testing.T) {
 	wantPrefixes(t, nc, []struct{ subject, body, want string }{
 		{limits.SubjectAlertsSilence, `{"for":1000,"reason":"r"}`, badField("invalid_rule", "rule")},
 		{limits.SubjectAlertsSilence, `{"user":"7","for":1000}`, badField("invalid_reason", "reason")},
+		{limits.SubjectAlertsSilence, `{"user":"7","for":1000,"reason":" "}`, badField("invalid_reason", "reason")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r"}`, badField("invalid_expiresAt", "expiresAt")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":1}`, badField("invalid_expiresAt", "expiresAt")},
 		{limits.SubjectAlertsSilence, `{"user":"7","reason":"r","expiresAt":253402300799999}`, badField("invalid_expiresAt", "expiresAt")},

@@ -28,8 +28,8 @@ type Config struct {
 	// Observer takes measurements; nil for none.
 	Observer Observer
 	// Tally is called with the decision on each consume, check and record before the answer is
-	// handed out, but not for an answer from a receipt. It is on the hot path: it must not block,
-	// and must not keep r or d. Nil for none.
+	// handed out, but not for an answer from a receipt, nor for one that no limit decided because the
+	// store fails. It is on the hot path: it must not block, and must not keep r or d. Nil for none.
 	Tally func(r *Request, d *Decision)
 	// StoreFailing is called with the reason when requests begin to be answered without the store:
 	// its circuit opens, or a transaction hangs. It is called with nil when the store answers again.
@@ -345,7 +345,7 @@ func (e *Engine) finish(r *Request, took time.Duration) {
 		return
 	}
 	e.observe(r, took)
-	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed {
+	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed && (!r.decision.Degraded || r.OnError == OnErrorLocal) {
 		e.cfg.Tally(r, &r.decision)
 	}
 	r.Done(r.decision, r.err)

@@ -261,3 +261,22 @@ func TestTransactionsAreMeasured(t *testing.T) {
 		}
 	})
 }
+
+// TestAnswersWithoutTheStoreAreNotTallied, unless a limit in memory decided: the others charge nothing, and deny whoever asks.
+func TestAnswersWithoutTheStoreAreNotTallied(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		tallied := map[engine.OnError]int{}
+		e := start(t, engine.Config{Store: store, Tally: func(r *engine.Request, _ *engine.Decision) { tallied[r.OnError]++ }})
+		store.fail(func(bool) error { return errors.New("down") })
+		for _, on := range []engine.OnError{engine.OnErrorAllow, engine.OnErrorDeny, engine.OnErrorLocal} {
+			for range 3 {
+				ask(t, e, engine.Request{ID: "a", OnError: on, Limits: []engine.Limit{per(t, "k", 10, "1h")}})
+			}
+		}
+		if tallied[engine.OnErrorAllow]+tallied[engine.OnErrorDeny] != 0 || tallied[engine.OnErrorLocal] != 3 {
+			t.Errorf("%v", tallied)
+		}
+	})
+}
