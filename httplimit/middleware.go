@@ -51,7 +51,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	reply := a.Reply
-	if reply != nil {
+	// The store failed and the policy then denies: no limit is exceeded and none is named, so 429 and a used-up limit in the
+	// headers would be wrong.
+	undecided := a.Denied() && reply.Degraded && reply.BlockedBy == ""
+	if reply != nil && !undecided {
 		for _, set := range m.Headers {
 			set(w.Header(), a)
 		}
@@ -60,8 +63,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		if m.OnDenied != nil {
 			m.OnDenied(a.withKey(r), reply)
 		}
-		// If the store failed and the policy then denies, no limit is exceeded and none is named, so 429 would be wrong.
-		if a.Status = http.StatusTooManyRequests; reply.Degraded && reply.BlockedBy == "" {
+		if a.Status = http.StatusTooManyRequests; undecided {
 			a.Status = m.FailStatus
 		}
 		m.refuse(w, a)
