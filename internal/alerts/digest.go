@@ -90,8 +90,8 @@ func digestNote(digests, alerts int) string {
 // digest makes the digest of a user. Each channel gets the alerts that would have been sent to it, and no others. Alerts
 // that may not be sent now, or that were held after the run began, wait for a later run.
 func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (DigestDecision, error) {
-	rules, at := s.Rules(), time.UnixMilli(now+DigestLead)
-	postponed, next := rules.postponed(held, at, silences), nextHour(at).UnixMilli()
+	rules, at := s.Rules(), time.UnixMilli(now)
+	postponed, next := rules.postponed(held, at, silences), nextHour(at.Add(digestLead)).UnixMilli()
 	for i := range held {
 		// NoticeAt after now means that the clock was ahead when the alert was held; it is not postponed.
 		if since := held[i].NoticeAt; since > began && since <= now && postponed[held[i].ID] == 0 {
@@ -140,24 +140,29 @@ func (r *Rules) ofSeveral(alerts []*Alert) (n int64) {
 	return n
 }
 
+// digestLead is [DigestLead].
+const digestLead = DigestLead * time.Millisecond
+
 // postponed returns the held alerts that a digest at a time leaves out, because of quiet hours or a silence, each with its
-// new HeldUntil.
+// new HeldUntil. Those that end within the lead leave nothing out, nor do those that begin in it.
 func (r *Rules) postponed(held []Alert, at time.Time, silences []Silence) map[string]int64 {
 	all, quiet := map[string]int64{}, map[string]int64{} // by alert and by rule
+	soon := at.Add(digestLead)
 	for i := range held {
 		a := &held[i]
 		until, known := quiet[a.Rule]
 		if !known {
-			if end, isQuiet := r.rule(a.Rule).digestQuietUntil(at); isQuiet {
-				until = holdUntil(end, at)
+			_, isQuiet := r.rule(a.Rule).digestQuietUntil(at)
+			if end, stays := r.rule(a.Rule).digestQuietUntil(soon); isQuiet && stays {
+				until = holdUntil(end, soon)
 			}
 			quiet[a.Rule] = until
 		}
 		switch {
 		case until > 0:
 			all[a.ID] = until
-		case slices.ContainsFunc(silences, func(s Silence) bool { return s.ExpiresAt > at.UnixMilli() && s.matches(a) }):
-			all[a.ID] = nextHour(at).UnixMilli()
+		case slices.ContainsFunc(silences, func(s Silence) bool { return s.ExpiresAt > soon.UnixMilli() && s.matches(a) }):
+			all[a.ID] = nextHour(soon).UnixMilli()
 		}
 	}
 	return all

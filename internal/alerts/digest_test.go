@@ -85,6 +85,19 @@ func TestLateDigestRespectsQuietHours(t *testing.T) {
 	}
 }
 
+// TestDigestBeforeQuietHoursIsSent, also if they begin within the lead of the digest, a minute after the full hour.
+func TestDigestBeforeQuietHoursIsSent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, `{throttle: {limit: 1, window: 1h}, rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "13:01", to: "08:00"}]}]}`)
+	s := r.run()
+	r.throttled(s, "7", "a", "b")
+	r.advance(time.Hour)
+	if at := r.clock.now().UTC().Format("15:04"); at != "13:00" {
+		t.Fatalf("it is %s", at)
+	}
+	r.digests(s, oneDigest)
+}
+
 // TestDigestRunsAheadOfStoreClock: by the store's clock quiet hours and silences go on a little,
 // but by the worker's clock, at whose full hour the digest runs, they have ended.
 func TestDigestRunsAheadOfStoreClock(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 const (
 	// failingAfter is how long the store must have failed before that counts as a failure.
 	failingAfter = 5 * time.Second
-	// failingFor is for how long a failure counts that is not seen again. Passes without the store's pending alerts may work
-	// meanwhile.
-	failingFor = 3 * failingAfter
+	// failingFor is for how long a failure counts that is not seen again, as while the limiter does not answer. Two tries may
+	// be 10 s and more apart.
+	failingFor = time.Minute
 )
 
 // failure is why the store does not give pending alerts or take what was decided about them, since when, and when that was last
@@ -20,17 +20,20 @@ type failure struct {
 	since, at time.Time
 }
 
-// noteFailure notes that the store failed, for Failure; nothing if err is nil.
-func (s *Service) noteFailure(err error) {
-	if err == nil {
-		return
+// noteStore notes for Failure whether the store failed. A pass without its pending alerts may work meanwhile, so that it works
+// only one that polled tells.
+func (s *Service) noteStore(polled bool, err error) {
+	switch {
+	case err != nil:
+		now := time.Now()
+		next := &failure{err: err, since: now, at: now}
+		if last := s.failing.Load(); last != nil && now.Sub(last.at) < failingFor {
+			next.since = last.since
+		}
+		s.failing.Store(next)
+	case polled:
+		s.failing.Store(nil)
 	}
-	now := time.Now()
-	next := &failure{err: err, since: now, at: now}
-	if last := s.failing.Load(); last != nil && now.Sub(last.at) < failingFor {
-		next.since = last.since
-	}
-	s.failing.Store(next)
 }
 
 // Failure is why the store has kept alerts from being sent for some seconds, such as one that is damaged; nil while it works. A

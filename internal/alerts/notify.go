@@ -89,17 +89,17 @@ func (s *Service) stillUndecided(ctx context.Context) bool {
 // notify decides the notices of a batch of pending alerts, and stores them with the deliveries. It returns the size of the
 // batch. An alert for which the limiter did not answer stays pending until its claim ends; the others are stored.
 func (s *Service) notify(ctx context.Context) (int, error) {
-	pending, now, err := s.pending(ctx)
+	pending, now, polled, err := s.pending(ctx)
 	if len(pending) > 0 {
 		s.undecided = pending[0].ID
 	}
 	if err != nil || len(pending) == 0 {
-		s.noteFailure(err)
+		s.noteStore(polled, err)
 		return 0, err
 	}
 	silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences) // concurrent requests may exceed the bound
 	if err != nil {
-		s.noteFailure(err)
+		s.noteStore(polled, err)
 		return 0, err
 	}
 	decided, failed := s.decideAll(ctx, pending, now, silences)
@@ -107,8 +107,8 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 		return 0, failed
 	}
 	changed, err := s.Store.SaveNotices(ctx, decided)
+	s.noteStore(polled, err)
 	if err != nil {
-		s.noteFailure(err)
 		return 0, errors.Join(failed, err)
 	}
 	s.undecided = firstUndecided(pending, decided)
@@ -116,15 +116,15 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 	return len(pending), failed
 }
 
-// pending returns the alerts that Take handed over, and from time to time also pending alerts of the store. now is the
-// store's clock.
-func (s *Service) pending(ctx context.Context) (_ []Alert, now int64, _ error) {
-	all, poll := s.handover.take(s.Batch)
-	if !poll {
-		return all, all[len(all)-1].RaisedAt, nil // the store's clock a moment ago
+// pending returns the alerts that Take handed over, and from time to time, when it polls, also pending alerts of the store.
+// now is the store's clock.
+func (s *Service) pending(ctx context.Context) (all []Alert, now int64, polled bool, err error) {
+	all, polled = s.handover.take(s.Batch)
+	if !polled {
+		return all, all[len(all)-1].RaisedAt, false, nil // the store's clock a moment ago
 	}
 	found, now, err := s.Store.PendingAlerts(ctx, s.Batch, pendingLease)
-	return append(all, found...), now, err
+	return append(all, found...), now, true, err
 }
 
 // decideAll decides the notices of pending alerts. It returns those that it could decide, in order, and the first error.
