@@ -75,23 +75,22 @@ func (r *replicated) commitsWait(t *testing.T) bool {
 	return true
 }
 
-// TestChargesThatAStandbyLacksAreNotAnswered: when the synchronous standby is away, a client that gives up has the server
-// commit without it. A failover would lose such a charge.
-func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
-	t.Parallel()
-	r := startReplicated(t)
-	s := open(t, Config{URL: r.url})
-	update(t, s, batch("a"), set("before"))
-	try := func(s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		return s.Update(ctx, b, decide)
-	}
-	r.standby(t, "away")
+// try is Update, given up after 2 s.
+func try(t *testing.T, s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	return s.Update(ctx, b, decide)
+}
+
+// chargeAlone charges counter a under an id while the standby is away, and returns the batch and how often it was replayed by
+// replay.
+func chargeAlone(t *testing.T, s *Store) (charged engine.Batch, replays *int, replay func(engine.Snapshot) engine.Changes) {
+	t.Helper()
 	receipt := engine.Receipt{ID: "id", Answer: []byte("{}"), ExpiresAt: 1 << 45}
-	charged := batch("a")
+	charged = batch("a")
 	charged.IDs = []string{receipt.ID}
-	err := try(s, charged, func(snap engine.Snapshot) engine.Changes {
+	err := try(t, s, charged, func(snap engine.Snapshot) engine.Changes {
 		c := set("after")(snap)
 		c.Receipts = []engine.Receipt{receipt}
 		return c
@@ -99,30 +98,41 @@ func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
 	if !errors.Is(err, engine.ErrCommitUnknown) {
 		t.Errorf("a charge: %v", err)
 	}
-	replays := 0
-	replay := func(snap engine.Snapshot) (c engine.Changes) {
+	replays = new(int)
+	return charged, replays, func(snap engine.Snapshot) (c engine.Changes) {
 		if snap.Receipts[0] != nil {
-			replays++
+			*replays++
 		}
 		return c
 	}
-	if err := try(s, charged, replay); err == nil || replays == 0 {
-		t.Errorf("what was answered is read %d times: %v", replays, err)
+}
+
+// TestChargesThatAStandbyLacksAreNotAnswered: when the synchronous standby is away, a client that gives up has the server
+// commit without it. A failover would lose such a charge.
+func TestChargesThatAStandbyLacksAreNotAnswered(t *testing.T) {
+	t.Parallel()
+	r := startReplicated(t)
+	s := open(t, Config{URL: r.url})
+	update(t, s, batch("a"), set("before"))
+	r.standby(t, "away")
+	charged, replays, replay := chargeAlone(t, s)
+	if err := try(t, s, charged, replay); err == nil || *replays == 0 {
+		t.Errorf("what was answered is read %d times: %v", *replays, err)
 	}
 	other := open(t, Config{URL: r.url}) // which takes over
-	if err := try(other, charged, replay); err == nil || replays == 1 {
-		t.Errorf("another worker reads it %d times: %v", replays-1, err)
+	if err := try(t, other, charged, replay); err == nil || *replays == 1 {
+		t.Errorf("another worker reads it %d times: %v", *replays-1, err)
 	}
 	other.Rest(t.Context(), true)
 	r.standby(t, "")
 	for _, s := range []*Store{s, other} {
-		if err := try(s, charged, replay); err != nil || state(t, s, "a") != "after" {
+		if err := try(t, s, charged, replay); err != nil || state(t, s, "a") != "after" {
 			t.Errorf("without a standby: %v", err)
 		}
 	}
 	r.standby(t, "away")
 	other.Rest(t.Context(), false)
-	if err := try(other, charged, replay); err == nil {
+	if err := try(t, other, charged, replay); err == nil {
 		t.Error("a worker that decides again may have missed something")
 	}
 	r.standby(t, "")
@@ -136,30 +146,10 @@ func TestAWorkerThatDecidesBesideAnotherConfirmsWhatItReads(t *testing.T) {
 	s, beside := open(t, Config{URL: r.url}), open(t, Config{URL: r.url})
 	update(t, s, batch("a"), set("before"))
 	update(t, beside, batch("b"), set("before"))
-	try := func(s *Store, b engine.Batch, decide func(engine.Snapshot) engine.Changes) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		return s.Update(ctx, b, decide)
-	}
 	r.standby(t, "away")
-	receipt := engine.Receipt{ID: "id", Answer: []byte("{}"), ExpiresAt: 1 << 45}
-	charged := batch("a")
-	charged.IDs = []string{receipt.ID}
-	if err := try(s, charged, func(snap engine.Snapshot) engine.Changes {
-		c := set("after")(snap)
-		c.Receipts = []engine.Receipt{receipt}
-		return c
-	}); !errors.Is(err, engine.ErrCommitUnknown) {
-		t.Errorf("a charge: %v", err)
-	}
-	replays := 0
-	if err := try(beside, charged, func(snap engine.Snapshot) (c engine.Changes) {
-		if snap.Receipts[0] != nil {
-			replays++
-		}
-		return c
-	}); err == nil || replays == 0 {
-		t.Errorf("the worker beside it reads it %d times: %v", replays, err)
+	charged, replays, replay := chargeAlone(t, s)
+	if err := try(t, beside, charged, replay); err == nil || *replays == 0 {
+		t.Errorf("the worker beside it reads it %d times: %v", *replays, err)
 	}
 	r.standby(t, "")
 }
@@ -172,9 +162,7 @@ func TestEventsThatAStandbyLacksAreNotPublished(t *testing.T) {
 	s := open(t, Config{URL: r.url})
 	update(t, s, batch("a"), set("before"))
 	r.standby(t, "away")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	err := s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
+	err := try(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes {
 		c := set("after")(snap)
 		c.Events = []engine.Event{{ID: "crossing", Type: engine.EventExceeded}}
 		return c
