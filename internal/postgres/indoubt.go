@@ -91,8 +91,8 @@ func (s *Store) resolveInDoubt(ctx context.Context, err error) error {
 }
 
 const (
-	needsStandby = `current_setting('synchronous_standby_names') <> ''`
-	standbySQL   = `SELECT ` + needsStandby
+	standbyWanted = `current_setting('synchronous_standby_names') <> ''`
+	standbySQL    = `SELECT ` + standbyWanted
 
 	// The standby has what was committed before as soon as it has this.
 	confirmSQL = `SELECT pg_logical_emit_message(true, 'limits', '')`

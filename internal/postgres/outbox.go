@@ -48,7 +48,7 @@ const (
 	// SKIP LOCKED, because another relay is publishing the locked rows. They are still in the
 	// outbox, so they count for its first row.
 	readOutboxSQL = `
-SELECT seq, id, type, data, (SELECT seq FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT 1) AS first, ` + needsStandby + ` AS standby
+SELECT seq, id, type, data, (SELECT seq FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT 1) AS first, ` + standbyWanted + ` AS standby
 FROM outbox WHERE seq >= $2 ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 	deleteOutboxSQL = `
