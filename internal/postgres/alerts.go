@@ -6,18 +6,16 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 var _ alerts.Store = (*Store)(nil)
 
 const (
-	// The body comes first, because the other columns overwrite fields that it may have too.
-	alertColumns = `a.body, a.rule, a.grp, a.raised_at, a.resolve_at, a.resolved_at, a.notice, a.reason, a.notice_at, a.held_until, a.digest`
-
 	// BETWEEN and ORDER BY make the planner use the primary key. With plain equality it may take
 	// any index, if the table was small when it last looked.
 	alertSQL = `
-SELECT ` + alertColumns + ` FROM alerts a WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1`
+SELECT ` + columns.Alert + ` FROM alerts a WHERE id BETWEEN $1 AND $1 ORDER BY id LIMIT 1`
 
 	// thoseAlerts joins the rows of u, which are locked, as in [alertSQL]. OFFSET 0 keeps
 	// the planner's estimate of their number.
@@ -26,7 +24,7 @@ SELECT ` + alertColumns + ` FROM alerts a WHERE id BETWEEN $1 AND $1 ORDER BY id
 ) u WHERE a.ctid = u.place`
 
 	alertsFilter = `
-SELECT ` + alertColumns + ` FROM alerts a
+SELECT ` + columns.Alert + ` FROM alerts a
 WHERE (raised_at, id) < ($2, $3) AND ($4 = '' OR rule = $4) AND ($5 = '' OR policy = $5)`
 
 	alertsOrder = `
@@ -47,12 +45,6 @@ ORDER BY username, raised_at DESC, id DESC LIMIT $1`
 	listOpenAlertsOfUserSQL = alertsFilter + ` AND resolved_at BETWEEN 0 AND 0` + ofUser
 )
 
-// alertFields returns the scan targets of [alertColumns].
-func alertFields(a *alerts.Alert) []any {
-	return []any{jsonColumn{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
-		&a.HeldUntil, &a.Digest}
-}
-
 // Alerts implements [alerts.Store].
 func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error) {
 	before := f.Before
@@ -69,12 +61,12 @@ func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Aler
 	case f.OpenOnly:
 		query = listOpenAlertsSQL
 	}
-	return read(ctx, s, "read alerts", alertFields, query, args...)
+	return read(ctx, s, "read alerts", columns.OfAlert, query, args...)
 }
 
 // Alert implements [alerts.Store].
 func (s *Store) Alert(ctx context.Context, id string) (alerts.Alert, bool, error) {
-	return first(read(ctx, s, "read alert", alertFields, alertSQL, id))
+	return first(read(ctx, s, "read alert", columns.OfAlert, alertSQL, id))
 }
 
 // Rows to remove are found through an index and locked. Rows that another transaction holds are

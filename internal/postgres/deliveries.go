@@ -9,11 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 const (
-	deliveryColumns = `d.message, d.id, d.channel, d.state, d.attempts, d.created_at, d.due_at, d.ended_at, d.error`
-
 	addDeliveriesSQL = `
 INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at, due_at, ended_at, error)
 SELECT id, channel, message, 'waiting', 0, at, at, 0, ''
@@ -35,7 +34,7 @@ WITH due AS MATERIALIZED (
 	ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE alert_deliveries d SET due_at = ` + startMillis + ` + $3 FROM due WHERE d.ctid = due.ctid
-RETURNING ` + deliveryColumns + `, due.due_at`
+RETURNING ` + columns.Delivery + `, due.due_at`
 
 	// Steps through the channels that have waiting deliveries, so that those of the other channels
 	// are not read.
@@ -48,7 +47,7 @@ WITH RECURSIVE waiting AS (
 )`
 
 	otherDeliveriesSQL = waitingChannels + `
-SELECT ` + deliveryColumns + ` FROM waiting w
+SELECT ` + columns.Delivery + ` FROM waiting w
 CROSS JOIN LATERAL (
 	SELECT * FROM alert_deliveries d WHERE channel BETWEEN w.channel AND w.channel AND state = 'waiting' AND due_at <= ` + startMillis + ` - $3` + notBefore + `
 	ORDER BY channel, due_at LIMIT $2
@@ -86,7 +85,7 @@ WHERE d.ctid = u.place AND u.ended_at = 0`
 
 	// Without those that an alerter has claimed.
 	oldDeliveriesSQL = `
-SELECT ` + deliveryColumns + ` FROM alert_deliveries d
+SELECT ` + columns.Delivery + ` FROM alert_deliveries d
 WHERE ended_at = 0 AND greatest(created_at, replayed_at) <= ` + startMillis + ` - $1
 	AND (due_at <= ` + startMillis + ` OR due_at > ` + startMillis + ` + $2)` + notBefore + `
 ORDER BY greatest(created_at, replayed_at) LIMIT $3 FOR UPDATE SKIP LOCKED`
@@ -97,7 +96,7 @@ SELECT channel, count(*) FROM alert_deliveries WHERE state = 'waiting' GROUP BY 
 	// The ids that start with the alert's id, followed by a dot or a slash ('0' is the next
 	// character).
 	deliveriesOfSQL = `
-SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE id >= $1 || '.' AND id < $1 || '0' ORDER BY id LIMIT $2`
+SELECT ` + columns.Delivery + ` FROM alert_deliveries d WHERE id >= $1 || '.' AND id < $1 || '0' ORDER BY id LIMIT $2`
 
 	deadOnes = ` FROM alert_deliveries d
 WHERE state = 'dead' AND id > $1 AND id >= $2 AND id <= $3 ORDER BY id LIMIT $4`
@@ -106,10 +105,10 @@ WHERE state = 'dead' AND id > $1 AND id >= $2 AND id <= $3 ORDER BY id LIMIT $4`
 WHERE state = 'dead' AND id > $1 AND id >= $2 AND id <= $3 AND channel BETWEEN $5 AND $5 ORDER BY channel, id LIMIT $4`
 
 	deadDeliveriesSQL = `
-SELECT ` + deliveryColumns + deadOnes
+SELECT ` + columns.Delivery + deadOnes
 
 	deadDeliveriesOfChannelSQL = `
-SELECT ` + deliveryColumns + deadOnesOfChannel
+SELECT ` + columns.Delivery + deadOnesOfChannel
 
 	// If the clock was ahead when a delivery was made, its age counts from now.
 	replay = `
@@ -121,11 +120,6 @@ WHERE ctid = ANY (ARRAY(SELECT ctid`
 
 	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + ` FOR UPDATE))`
 )
-
-// deliveryFields returns the scan targets of [deliveryColumns].
-func deliveryFields(d *alerts.Delivery) []any {
-	return []any{jsonColumn{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
-}
 
 func deliveryID(d *alerts.Delivery) string { return d.Message.ID + "/" + d.Channel }
 
@@ -158,7 +152,7 @@ func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
 func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
 	err = s.transact(ctx, "claim deliveries", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, dueDeliveriesSQL, channel, max, lease.Milliseconds())
-		found, err := collect(rows, err, func(c *claimed[alerts.Delivery]) []any { return append(deliveryFields(&c.row), &c.due) })
+		found, err := collect(rows, err, func(c *claimed[alerts.Delivery]) []any { return append(columns.OfDelivery(&c.row), &c.due) })
 		all = inOrder(found, deliveryID)
 		return err
 	})
@@ -173,7 +167,7 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 	if channels == nil {
 		channels = []string{} // nil would be NULL, with which every comparison fails
 	}
-	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, channels, max, due.Milliseconds())
+	return read(ctx, s, "read deliveries of other channels", columns.OfDelivery, otherDeliveriesSQL, channels, max, due.Milliseconds())
 }
 
 // RecallDeliveries implements [alerts.Store].
@@ -214,7 +208,7 @@ func queueResults(b *pgx.Batch, all []alerts.DeliveryResult) {
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
 	err = s.transact(ctx, "dead-letter old deliveries", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, oldDeliveriesSQL, o.Age.Milliseconds(), o.Lease.Milliseconds(), o.Max)
-		if ended, err = collect(rows, err, deliveryFields); err != nil || len(ended) == 0 {
+		if ended, err = collect(rows, err, columns.OfDelivery); err != nil || len(ended) == 0 {
 			return err
 		}
 		var b pgx.Batch
@@ -245,7 +239,7 @@ func (s *Store) WaitingDeliveries(ctx context.Context) (map[string]int64, error)
 
 // DeliveriesOf implements [alerts.Store].
 func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]alerts.Delivery, error) {
-	return read(ctx, s, "read deliveries", deliveryFields, deliveriesOfSQL, alert, max)
+	return read(ctx, s, "read deliveries", columns.OfDelivery, deliveriesOfSQL, alert, max)
 }
 
 // deadArgs returns the statement about dead letters that fits the filter, and its arguments.
@@ -263,7 +257,7 @@ func deadArgs(f alerts.DeadFilter, all, ofChannel string) (statement string, arg
 // DeadDeliveries implements [alerts.Store].
 func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error) {
 	query, args := deadArgs(f, deadDeliveriesSQL, deadDeliveriesOfChannelSQL)
-	return read(ctx, s, "read dead letters", deliveryFields, query, args...)
+	return read(ctx, s, "read dead letters", columns.OfDelivery, query, args...)
 }
 
 // ReplayDeliveries implements [alerts.Store].

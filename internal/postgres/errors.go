@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -78,13 +79,10 @@ func (s *Store) OwnFault(err error) bool {
 	return len(state) == 5 && state != queryCanceled && slices.Contains(ownFaults, state[:2])
 }
 
-// errDamagedRow says that a column of JSON has none.
-var errDamagedRow = errors.New("the stored JSON is damaged")
-
 // withAdvice adds where to read what to do to the error of a damaged table: until it is mended, whatever reads that place fails.
 func withAdvice(err error) error {
 	switch state := sqlState(err); {
-	case state == dataCorrupted, state == indexCorrupted, errors.Is(err, errDamagedRow):
+	case state == dataCorrupted, state == indexCorrupted, errors.Is(err, columns.ErrDamaged):
 		return fmt.Errorf("%w; the table is damaged: docs/operations.md says under Damaged tables how to find the place and remove it", err)
 	}
 	return err
@@ -98,7 +96,7 @@ func (s *Store) Advice(err error) string {
 		return "the store's disk is full; try again when there is free space"
 	case state == readOnlyTransaction, errors.Is(err, errReadOnly):
 		return "the store is read-only; try again when it accepts writes"
-	case errors.Is(err, errDamagedRow):
+	case errors.Is(err, columns.ErrDamaged):
 		return "a row of the store is damaged; its operator must remove it, as the log says"
 	case state == dataCorrupted, state == indexCorrupted:
 		return "the store is damaged; it must be restored from a backup"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
@@ -38,14 +39,12 @@ WHERE NOT (busy AND $5) ON CONFLICT DO NOTHING RETURNING outcome`
 UPDATE job_runs SET ended_at = ` + nowMillis + `, outcome = $3, note = $4, error = $5
 WHERE job = $1 AND scheduled = $2 AND ended_at = 0`
 
-	runColumns = `job, scheduled, replica, started_at, ended_at, outcome, note, error`
-
 	runsSQL = `
-SELECT ` + runColumns + ` FROM job_runs WHERE $2 = '' OR outcome = $2 ORDER BY scheduled DESC LIMIT $1`
+SELECT ` + columns.Run + ` FROM job_runs WHERE $2 = '' OR outcome = $2 ORDER BY scheduled DESC LIMIT $1`
 
 	// Not job = $3: the planner might read the runs of all jobs in order of time.
 	runsOfJobSQL = `
-SELECT ` + runColumns + ` FROM job_runs WHERE job BETWEEN $3 AND $3 AND ($2 = '' OR outcome = $2) ORDER BY job DESC, scheduled DESC LIMIT $1`
+SELECT ` + columns.Run + ` FROM job_runs WHERE job BETWEEN $3 AND $3 AND ($2 = '' OR outcome = $2) ORDER BY job DESC, scheduled DESC LIMIT $1`
 
 	pruneRunsSQL = `
 DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
@@ -58,14 +57,14 @@ DELETE FROM job_runs WHERE ctid = ANY (ARRAY(
 func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claimed, err error) {
 	err = pgx.BeginFunc(ctx, s.relay, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, loseRunsSQL)
-		if claimed.Lost, err = collect(rows, err, oneColumn[string]); err != nil {
+		if claimed.Lost, err = collect(rows, err, columns.One[string]); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, forgetAheadSQL, c.Job, c.Scheduled, jobs.MaxAhead.Milliseconds()); err != nil {
 			return err
 		}
 		rows, err = tx.Query(ctx, claimRunSQL, c.Job, c.Scheduled, c.Replica, c.Lease.Milliseconds(), c.IfIdle)
-		claimed.Outcome, _, err = first(collect(rows, err, oneColumn[jobs.Outcome]))
+		claimed.Outcome, _, err = first(collect(rows, err, columns.One[jobs.Outcome]))
 		return err
 	})
 	if err != nil {

@@ -6,33 +6,32 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/keys"
 )
 
 const (
-	keyColumns = `id, hash, name, owner, tier, attributes, created_at, expires_at, revoked_at`
-
 	insertKeySQL = `
-INSERT INTO api_keys (` + keyColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING`
+INSERT INTO api_keys (` + columns.Key + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING`
 
 	readKeysSQL = `
-SELECT ` + keyColumns + ` FROM api_keys WHERE id = ANY ($1)`
+SELECT ` + columns.Key + ` FROM api_keys WHERE id = ANY ($1)`
 
 	listKeysSQL = `
-SELECT ` + keyColumns + ` FROM api_keys WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
+SELECT ` + columns.Key + ` FROM api_keys WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
 
 	// Materialized, because the planner would otherwise read the keys of all users in order of id.
 	listKeysOfUserSQL = `
-WITH mine AS MATERIALIZED (SELECT ` + keyColumns + ` FROM api_keys WHERE owner = $5)
+WITH mine AS MATERIALIZED (SELECT ` + columns.Key + ` FROM api_keys WHERE owner = $5)
 SELECT * FROM mine WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
 
 	revokeKeySQL = `
 UPDATE api_keys SET revoked_at = CASE WHEN revoked_at = 0 THEN $2 ELSE revoked_at END WHERE id = $1
-RETURNING ` + keyColumns
+RETURNING ` + columns.Key
 
 	expireKeySQL = `
 UPDATE api_keys SET expires_at = $2 WHERE id = $1
-RETURNING ` + keyColumns
+RETURNING ` + columns.Key
 
 	ended = `(revoked_at > 0 AND revoked_at < $1 OR expires_at > 0 AND expires_at < $1)`
 
@@ -103,7 +102,7 @@ func (s *Store) readKeys(ctx context.Context, ids []string) ([]keys.Key, error) 
 	}
 	defer conn.Release()
 	rows, err := conn.Query(ctx, readKeysSQL, ids)
-	return collect(rows, err, keyFields)
+	return collect(rows, err, columns.OfKey)
 }
 
 // ListKeys implements [keys.Store].
@@ -112,37 +111,21 @@ func (s *Store) ListKeys(ctx context.Context, f keys.Filter) ([]keys.Key, error)
 	if f.User != "" {
 		query, args = listKeysOfUserSQL, append(args, f.User)
 	}
-	return read(ctx, s, "read keys", keyFields, query, args...)
+	return read(ctx, s, "read keys", columns.OfKey, query, args...)
 }
 
 // RevokeKey implements [keys.Store].
 func (s *Store) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
-	return first(read(ctx, s, "revoke key", keyFields, revokeKeySQL, id, at))
+	return first(read(ctx, s, "revoke key", columns.OfKey, revokeKeySQL, id, at))
 }
 
 // ExpireKey implements [keys.Store].
 func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, bool, error) {
-	return first(read(ctx, s, "write key", keyFields, expireKeySQL, id, at))
+	return first(read(ctx, s, "write key", columns.OfKey, expireKeySQL, id, at))
 }
 
 // PruneKeys removes up to max keys that were revoked or expired before the given time, and returns how many.
 func (s *Store) PruneKeys(ctx context.Context, before time.Time, max int) (int, error) {
 	n, err := s.exec(ctx, "remove ended keys", pruneKeysSQL, before.UnixMilli(), max)
 	return int(n), err
-}
-
-// keyFields returns the scan targets of [keyColumns].
-func keyFields(k *keys.Key) []any {
-	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, jsonColumn{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
-}
-
-// hash scans a bytea column of 32 bytes.
-type hash [32]byte
-
-func (h *hash) Scan(src any) error {
-	data, _ := src.([]byte)
-	if copy(h[:], data); len(data) != len(h) {
-		return fmt.Errorf("hash has %d bytes; want 32", len(data))
-	}
-	return nil
 }

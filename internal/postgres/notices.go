@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 const (
@@ -22,7 +23,7 @@ WITH due AS MATERIALIZED (
 	SELECT ctid, due_at FROM alerts WHERE notice = 'pending' AND (due_at <= ` + startMillis + ` OR due_at > ` + startMillis + ` + 3660000)
 	ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-UPDATE alerts a SET due_at = ` + startMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + alertColumns + `, due.due_at`
+UPDATE alerts a SET due_at = ` + startMillis + ` + $2 FROM due WHERE a.ctid = due.ctid RETURNING ` + columns.Alert + `, due.due_at`
 
 	lockPendingSQL = `
 SELECT a.id FROM unnest($1::text[]) AS u (id)
@@ -35,7 +36,7 @@ FROM (
 	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS u (id, notice, reason, held_until)` + thoseAlerts
 
 	resolvable = `
-SELECT ` + alertColumns + ` FROM alerts a
+SELECT ` + columns.Alert + ` FROM alerts a
 WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
 
 	resolvableAlertsSQL = resolvable + `<= ` + startMillis + `
@@ -59,7 +60,7 @@ ORDER BY username LIMIT $2`
 	// Waits for locked alerts: left out, they would be in no digest for another hour. They are locked
 	// in order of id, as in Take.
 	heldAlertsSQL = `
-SELECT ` + alertColumns + `
+SELECT ` + columns.Alert + `
 FROM unnest(ARRAY(
 	SELECT id FROM (
 		SELECT id FROM alerts WHERE ` + heldNow + ` AND username BETWEEN $1 AND $1
@@ -98,7 +99,7 @@ func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration)
 	err = s.transact(ctx, "claim pending alerts", func(tx pgx.Tx) error {
 		var b pgx.Batch
 		b.Queue(pendingAlertsSQL, max, lease.Milliseconds()).Query(func(rows pgx.Rows) error {
-			found, err := collect(rows, nil, func(c *claimed[alerts.Alert]) []any { return append(alertFields(&c.row), &c.due) })
+			found, err := collect(rows, nil, func(c *claimed[alerts.Alert]) []any { return append(columns.OfAlert(&c.row), &c.due) })
 			all = inOrder(found, func(a *alerts.Alert) string { return a.ID })
 			return err
 		})
@@ -120,7 +121,7 @@ func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (c
 	ids := sortedUnique(column(all, func(t *alerts.NoticeDecision) string { return t.Alert }))
 	err = s.transact(ctx, "store alert notices", func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockPendingSQL, ids)
-		if changed, err = collect(rows, err, oneColumn[string]); err != nil || len(changed) == 0 {
+		if changed, err = collect(rows, err, columns.One[string]); err != nil || len(changed) == 0 {
 			return err
 		}
 		return writeNotices(ctx, tx, changed, byID)
@@ -153,7 +154,7 @@ func writeNotices(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]
 func lockAlerts(ctx context.Context, tx pgx.Tx, query string, args ...any) (all []alerts.Alert, now int64, err error) {
 	var b pgx.Batch
 	b.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
-		all, err = collect(rows, nil, alertFields)
+		all, err = collect(rows, nil, columns.OfAlert)
 		return err
 	})
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
@@ -205,7 +206,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // the next string after it: no text has a NUL
 	}
-	return read(ctx, s, "read users with held alerts", oneColumn[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
+	return read(ctx, s, "read users with held alerts", columns.One[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
@@ -50,24 +51,22 @@ DELETE FROM override_removals WHERE revision <= (
 	SELECT max(revision) FROM (SELECT revision, at FROM override_removals ORDER BY revision LIMIT $2) oldest
 	WHERE at < ` + startMillis + ` - $1)`
 
-	overrideColumns = `policy, name, subject, body`
-
 	listOverridesSQL = `
-SELECT ` + overrideColumns + ` FROM overrides WHERE (policy, name, subject) > ($1, $2, $3)
+SELECT ` + columns.Override + ` FROM overrides WHERE (policy, name, subject) > ($1, $2, $3)
 ORDER BY policy, name, subject LIMIT $4`
 
 	listOverridesOfPolicySQL = `
-SELECT ` + overrideColumns + ` FROM overrides WHERE policy = $5 AND (policy, name, subject) > ($1, $2, $3)
+SELECT ` + columns.Override + ` FROM overrides WHERE policy = $5 AND (policy, name, subject) > ($1, $2, $3)
 ORDER BY policy, name, subject LIMIT $4`
 
 	readRevisionSQL = `
 SELECT changed, removed FROM override_revision WHERE one`
 
 	removedOverridesSQL = `
-SELECT policy, name, subject, revision, previous FROM override_removals WHERE revision > $1 ORDER BY revision`
+SELECT ` + columns.Removal + ` FROM override_removals WHERE revision > $1 ORDER BY revision`
 
 	changedOverridesSQL = `
-SELECT ` + overrideColumns + ` FROM overrides WHERE revision > $1 ORDER BY revision`
+SELECT ` + columns.Override + ` FROM overrides WHERE revision > $1 ORDER BY revision`
 )
 
 // PutOverride implements [overrides.Store].
@@ -142,7 +141,7 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	if f.Policy != "" {
 		query, args = listOverridesOfPolicySQL, append(args, f.Policy)
 	}
-	return read(ctx, s, "read overrides", overrideFields, query, args...)
+	return read(ctx, s, "read overrides", columns.OfOverride, query, args...)
 }
 
 // OverrideChanges implements [overrides.Store].
@@ -155,19 +154,10 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (overrides.Cha
 			return changed, removed, err
 		},
 		Removals: func(after int64) ([]overrides.Removal, error) {
-			return read(ctx, s, "read removed overrides", removalFields, removedOverridesSQL, after)
+			return read(ctx, s, "read removed overrides", columns.OfRemoval, removedOverridesSQL, after)
 		},
 		Set: func(after int64) ([]overrides.Override, error) {
-			return read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, after)
+			return read(ctx, s, "read overrides", columns.OfOverride, changedOverridesSQL, after)
 		},
 	})
-}
-
-// overrideFields returns the scan targets of [overrideColumns].
-func overrideFields(o *overrides.Override) []any {
-	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
-}
-
-func removalFields(r *overrides.Removal) []any {
-	return []any{&r.Policy, &r.Name, &r.Subject, &r.Revision, &r.Previous}
 }

@@ -40,9 +40,6 @@ func collect[R any](rows pgx.Rows, err error, fields func(*R) []any) ([]R, error
 	})
 }
 
-// oneColumn is the scan target of a row with one column.
-func oneColumn[V any](v *V) []any { return []any{v} }
-
 // first returns the first row, if there is one.
 func first[R any](all []R, err error) (r R, found bool, _ error) {
 	if err != nil || len(all) == 0 {
@@ -97,25 +94,6 @@ func lostRace(err error) bool {
 		return true
 	}
 	return false
-}
-
-// jsonColumn decodes a column of JSON into the value that it points to.
-type jsonColumn struct{ into any }
-
-func (d jsonColumn) Scan(src any) error {
-	var text []byte
-	switch src := src.(type) {
-	case string:
-		text = []byte(src)
-	case []byte:
-		text = src
-	default:
-		return fmt.Errorf("cannot decode JSON from %T", src)
-	}
-	if err := json.Unmarshal(text, d.into); err != nil {
-		return fmt.Errorf("%w: %w: %.80q", errDamagedRow, err, text)
-	}
-	return nil
 }
 
 // column returns a value of each row, for an array parameter.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 // To avoid deadlocks, every transaction locks groups before alerts before deliveries, and each of
@@ -42,7 +43,7 @@ CROSS JOIN LATERAL (
 	// are locked in order of id, as in SaveNotices. The last condition leaves out an alert that was
 	// resolved while its lock was waited for.
 	lockAlertsSQL = `
-SELECT ` + alertColumns + `
+SELECT ` + columns.Alert + `
 FROM unnest(ARRAY(
 	SELECT o.id FROM unnest($1::text[], $2::text[]) AS u (rule, grp)
 	CROSS JOIN LATERAL (
@@ -137,7 +138,7 @@ func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.
 		return err
 	})
 	b.Queue(lockAlertsSQL, rules, keys).Query(func(rows pgx.Rows) error {
-		open, err := collect(rows, nil, alertFields)
+		open, err := collect(rows, nil, columns.OfAlert)
 		for i := range open {
 			taken.Open[open[i].GroupID] = open[i]
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/testenv"
 	"github.com/seed503877ad/limits/internal/usage"
@@ -79,7 +80,7 @@ func TestStatementTimeoutOfURLHoldsForReports(t *testing.T) {
 	s := open(t, Config{URL: testenv.Postgres(t) + "&statement_timeout=7s"})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	got, err := report(ctx, s, oneColumn[string], `SHOW statement_timeout`)
+	got, err := report(ctx, s, columns.One[string], `SHOW statement_timeout`)
 	if err != nil || !slices.Equal(got, []string{"7s"}) {
 		t.Errorf("a statement may take %q, %v", got, err)
 	}

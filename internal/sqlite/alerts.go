@@ -6,18 +6,16 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 var _ alerts.Store = (*Store)(nil)
 
 const (
-	// The body comes first, because the other columns overwrite fields that it may have too.
-	alertColumns = `body, rule, grp, raised_at, resolve_at, resolved_at, notice, reason, notice_at, held_until, digest`
-
-	alertSQL = `SELECT ` + alertColumns + ` FROM alerts WHERE id = ?1`
+	alertSQL = `SELECT ` + columns.Alert + ` FROM alerts WHERE id = ?1`
 
 	alertsFilter = `
-SELECT ` + alertColumns + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?4 = '' OR rule = ?4) AND (?5 = '' OR policy = ?5)`
+SELECT ` + columns.Alert + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?4 = '' OR rule = ?4) AND (?5 = '' OR policy = ?5)`
 
 	alertsOrder = ` ORDER BY raised_at DESC, id DESC LIMIT ?1`
 
@@ -30,12 +28,6 @@ SELECT ` + alertColumns + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?4
 	// The plus keeps SQLite from using the index of open alerts.
 	listOpenAlertsOfUserSQL = alertsFilter + ` AND +resolved_at = 0 AND username = ?6` + alertsOrder
 )
-
-// alertFields returns the scan targets of [alertColumns].
-func alertFields(a *alerts.Alert) []any {
-	return []any{jsonColumn{a}, &a.Rule, &a.GroupID.Key, &a.RaisedAt, &a.ResolveAt, &a.ResolvedAt, &a.Notice, &a.Reason, &a.NoticeAt,
-		&a.HeldUntil, &a.Digest}
-}
 
 // Alerts implements [alerts.Store].
 func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error) {
@@ -53,12 +45,12 @@ func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Aler
 	case f.OpenOnly:
 		query = listOpenAlertsSQL
 	}
-	return read(ctx, s, "read alerts", alertFields, query, args...)
+	return read(ctx, s, "read alerts", columns.OfAlert, query, args...)
 }
 
 // Alert implements [alerts.Store].
 func (s *Store) Alert(ctx context.Context, id string) (alerts.Alert, bool, error) {
-	return first(read(ctx, s, "read alert", alertFields, alertSQL, id))
+	return first(read(ctx, s, "read alert", columns.OfAlert, alertSQL, id))
 }
 
 const (

@@ -6,11 +6,10 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 const (
-	deliveryColumns = `d.message, d.id, d.channel, d.state, d.attempts, d.created_at, d.due_at, d.ended_at, d.error`
-
 	addDeliverySQL = `
 INSERT INTO alert_deliveries (id, channel, message, state, attempts, created_at, due_at, ended_at, error)
 VALUES (?1, ?2, ?3, 'waiting', 0, ?4, ?4, 0, '') ON CONFLICT (id) DO NOTHING`
@@ -22,12 +21,12 @@ AND (instr(id, '.resolved/') = 0 OR NOT EXISTS (
 	SELECT 1 FROM alert_deliveries r WHERE r.id = replace(d.id, '.resolved/', '.raised/') AND +r.state = 'waiting'))`
 
 	dueDeliveriesSQL = `
-SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2` + notBefore + `
+SELECT ` + columns.Delivery + ` FROM alert_deliveries d WHERE channel = ?1 AND state = 'waiting' AND due_at <= ?2` + notBefore + `
 ORDER BY due_at LIMIT ?3`
 
 	// Without those that an alerter has claimed.
 	oldDeliveriesSQL = `
-SELECT ` + deliveryColumns + ` FROM alert_deliveries d
+SELECT ` + columns.Delivery + ` FROM alert_deliveries d
 WHERE ended_at = 0 AND max(created_at, replayed_at) <= ?1 AND (+due_at <= ?2 OR +due_at > ?3)` + notBefore + `
 ORDER BY max(created_at, replayed_at) LIMIT ?4`
 
@@ -44,7 +43,7 @@ WITH RECURSIVE waiting (channel) AS (
 )`
 
 	otherDeliveriesSQL = waitingChannels + `
-SELECT ` + deliveryColumns + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at <= ?3
+SELECT ` + columns.Delivery + ` FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at <= ?3
 WHERE w.channel NOT IN (SELECT value FROM json_each(?1))` + notBefore + ` LIMIT ?2`
 
 	// Not together with deliveries that are due: each poll would then read everything that waits.
@@ -62,7 +61,7 @@ WHERE id = ?1 AND +state = 'waiting'`
 	// The ids that start with the alert's id, followed by a dot or a slash ('0' is the next
 	// character).
 	deliveriesOfSQL = `
-SELECT ` + deliveryColumns + ` FROM alert_deliveries d WHERE id >= ?1 || '.' AND id < ?1 || '0' ORDER BY id LIMIT ?2`
+SELECT ` + columns.Delivery + ` FROM alert_deliveries d WHERE id >= ?1 || '.' AND id < ?1 || '0' ORDER BY id LIMIT ?2`
 
 	deadOnes = `
 FROM alert_deliveries d WHERE state = 'dead' AND id > ?1 AND (?2 = '' OR id = ?2)`
@@ -71,9 +70,9 @@ FROM alert_deliveries d WHERE state = 'dead' AND id > ?1 AND (?2 = '' OR id = ?2
 
 	deadOrder = ` ORDER BY id LIMIT ?3`
 
-	deadDeliveriesSQL = `SELECT ` + deliveryColumns + deadOnes + deadOrder
+	deadDeliveriesSQL = `SELECT ` + columns.Delivery + deadOnes + deadOrder
 
-	deadDeliveriesOfChannelSQL = `SELECT ` + deliveryColumns + deadOnesOfChannel + deadOrder
+	deadDeliveriesOfChannelSQL = `SELECT ` + columns.Delivery + deadOnesOfChannel + deadOrder
 
 	// If the clock was ahead when a delivery was made, its age counts from now.
 	replay = `
@@ -84,11 +83,6 @@ WHERE id IN (SELECT id `
 
 	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + deadOrder + `)`
 )
-
-// deliveryFields returns the scan targets of [deliveryColumns].
-func deliveryFields(d *alerts.Delivery) []any {
-	return []any{jsonColumn{&d.Message}, &d.ID, &d.Channel, &d.State, &d.Attempts, &d.CreatedAt, &d.DueAt, &d.EndedAt, &d.Error}
-}
 
 // addDeliveries inserts new deliveries.
 func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
@@ -116,7 +110,7 @@ func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
 func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
 	err = s.transact(ctx, "claim deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
-		if all, err = readInTx(s, deliveryFields, dueDeliveriesSQL, channel, now, max); err != nil {
+		if all, err = readInTx(s, columns.OfDelivery, dueDeliveriesSQL, channel, now, max); err != nil {
 			return false, err
 		}
 		for i := range all {
@@ -139,7 +133,7 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 	if err != nil {
 		return nil, fmt.Errorf("read deliveries of other channels: %w", err)
 	}
-	return read(ctx, s, "read deliveries of other channels", deliveryFields, otherDeliveriesSQL, list, max, s.now().Add(-due).UnixMilli())
+	return read(ctx, s, "read deliveries of other channels", columns.OfDelivery, otherDeliveriesSQL, list, max, s.now().Add(-due).UnixMilli())
 }
 
 // RecallDeliveries implements [alerts.Store].
@@ -171,7 +165,7 @@ func (s *Store) writeResult(t *alerts.DeliveryResult, now int64) (int64, error) 
 func (s *Store) EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) (ended []alerts.Delivery, err error) {
 	err = s.transact(ctx, "dead-letter old deliveries", func() (bool, error) {
 		now := s.now().UnixMilli()
-		ended, err = readInTx(s, deliveryFields, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
+		ended, err = readInTx(s, columns.OfDelivery, oldDeliveriesSQL, now-o.Age.Milliseconds(), now, now+o.Lease.Milliseconds(), o.Max)
 		if err != nil {
 			return false, err
 		}
@@ -205,7 +199,7 @@ func (s *Store) WaitingDeliveries(ctx context.Context) (map[string]int64, error)
 
 // DeliveriesOf implements [alerts.Store].
 func (s *Store) DeliveriesOf(ctx context.Context, alert string, max int) ([]alerts.Delivery, error) {
-	return read(ctx, s, "read deliveries", deliveryFields, deliveriesOfSQL, alert, max)
+	return read(ctx, s, "read deliveries", columns.OfDelivery, deliveriesOfSQL, alert, max)
 }
 
 // DeadDeliveries implements [alerts.Store].
@@ -214,7 +208,7 @@ func (s *Store) DeadDeliveries(ctx context.Context, f alerts.DeadFilter) ([]aler
 	if f.Channel != "" {
 		query = deadDeliveriesOfChannelSQL
 	}
-	return read(ctx, s, "read dead letters", deliveryFields, query, f.After, f.ID, f.Max, f.Channel)
+	return read(ctx, s, "read dead letters", columns.OfDelivery, query, f.After, f.ID, f.Max, f.Channel)
 }
 
 // ReplayDeliveries implements [alerts.Store].

@@ -6,6 +6,8 @@ import (
 
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
+
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 // primaryCode returns SQLite's error code without the extension; 0 for any other error.
@@ -26,9 +28,6 @@ func alreadyThere(err error) bool {
 // memory is not what the file has, and only a restart reads that again.
 var errOtherWriter = errors.New("another process writes to limits.db")
 
-// errDamagedRow says that a column of JSON has none.
-var errDamagedRow = errors.New("the stored JSON is damaged")
-
 // diskFull reports whether the disk has no room: for data, or for the index of the write-ahead log,
 // of which SQLite reports a wrong size.
 func diskFull(err error) bool {
@@ -45,7 +44,7 @@ func withAdvice(err error) error {
 	if errors.Is(err, errOtherWriter) {
 		return fmt.Errorf("%w; stop it, because only one limiter may use the file, and restart this one", err)
 	}
-	if errors.Is(err, errDamagedRow) {
+	if errors.Is(err, columns.ErrDamaged) {
 		return fmt.Errorf("%w; a row is damaged: docs/operations.md says under Damaged tables how to find and remove it", err)
 	}
 	switch primaryCode(err) {
@@ -82,7 +81,7 @@ func (s *Store) Advice(err error) string {
 	if errors.Is(err, errOtherWriter) {
 		return "another process writes to the store's file; its operator must stop it and restart the limiter"
 	}
-	if errors.Is(err, errDamagedRow) {
+	if errors.Is(err, columns.ErrDamaged) {
 		return "a row of the store is damaged; its operator must remove it, as the log says"
 	}
 	switch primaryCode(err) {

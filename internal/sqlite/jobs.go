@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/jobs"
 )
 
@@ -27,12 +28,10 @@ WHERE NOT (busy AND ?6) ON CONFLICT DO NOTHING RETURNING outcome`
 	finishRunSQL = `
 UPDATE job_runs SET ended_at = ?3, outcome = ?4, note = ?5, error = ?6 WHERE job = ?1 AND scheduled = ?2 AND ended_at = 0`
 
-	runColumns = `job, scheduled, replica, started_at, ended_at, outcome, note, error`
-
-	runsSQL = `SELECT ` + runColumns + ` FROM job_runs WHERE ?2 = '' OR outcome = ?2 ORDER BY scheduled DESC LIMIT ?1`
+	runsSQL = `SELECT ` + columns.Run + ` FROM job_runs WHERE ?2 = '' OR outcome = ?2 ORDER BY scheduled DESC LIMIT ?1`
 
 	runsOfJobSQL = `
-SELECT ` + runColumns + ` FROM job_runs WHERE job = ?3 AND (?2 = '' OR outcome = ?2) ORDER BY scheduled DESC LIMIT ?1`
+SELECT ` + columns.Run + ` FROM job_runs WHERE job = ?3 AND (?2 = '' OR outcome = ?2) ORDER BY scheduled DESC LIMIT ?1`
 
 	pruneRunsSQL = `
 DELETE FROM job_runs WHERE (job, scheduled) IN (
@@ -48,7 +47,7 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 		if _, err := s.execInTx(runsAheadSQL, now); err != nil {
 			return false, err
 		}
-		lost, err := readInTx(s, oneColumn[string], loseRunsSQL, now)
+		lost, err := readInTx(s, columns.One[string], loseRunsSQL, now)
 		if err != nil {
 			return false, err
 		}
@@ -56,7 +55,7 @@ func (s *Store) ClaimRun(ctx context.Context, c jobs.Claim) (claimed jobs.Claime
 		if _, err := s.execInTx(forgetAheadSQL, c.Job, max(c.Scheduled, now+jobs.MaxAhead.Milliseconds())); err != nil {
 			return false, err
 		}
-		claimed.Outcome, _, err = first(readInTx(s, oneColumn[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
+		claimed.Outcome, _, err = first(readInTx(s, columns.One[jobs.Outcome], claimRunSQL, c.Job, c.Scheduled, c.Replica, now,
 			c.Lease.Milliseconds(), c.IfIdle))
 		return true, err
 	})

@@ -5,22 +5,21 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/keys"
 )
 
 const (
-	keyColumns = `id, hash, name, owner, tier, attributes, created_at, expires_at, revoked_at`
-
 	insertKeySQL = `
-INSERT INTO api_keys (` + keyColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`
+INSERT INTO api_keys (` + columns.Key + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`
 
-	readKeySQL = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = ?`
+	readKeySQL = `SELECT ` + columns.Key + ` FROM api_keys WHERE id = ?`
 
 	listKeysSQL = `
-SELECT ` + keyColumns + ` FROM api_keys WHERE id > ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4`
+SELECT ` + columns.Key + ` FROM api_keys WHERE id > ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4`
 
 	listKeysOfUserSQL = `
-SELECT ` + keyColumns + ` FROM api_keys WHERE owner = ?5 AND id > ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4`
+SELECT ` + columns.Key + ` FROM api_keys WHERE owner = ?5 AND id > ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4`
 
 	revokeKeySQL = `UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at = 0`
 
@@ -47,7 +46,7 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 
 // Key implements [keys.Store].
 func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
-	return first(read(ctx, s, "read keys", keyFields, readKeySQL, id))
+	return first(read(ctx, s, "read keys", columns.OfKey, readKeySQL, id))
 }
 
 // ListKeys implements [keys.Store].
@@ -56,7 +55,7 @@ func (s *Store) ListKeys(ctx context.Context, f keys.Filter) ([]keys.Key, error)
 	if f.User != "" {
 		query, args = listKeysOfUserSQL, append(args, f.User)
 	}
-	return read(ctx, s, "read keys", keyFields, query, args...)
+	return read(ctx, s, "read keys", columns.OfKey, query, args...)
 }
 
 // endOfIDs sorts after every character of an id.
@@ -82,20 +81,4 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 func (s *Store) PruneKeys(ctx context.Context, before time.Time, max int) (int, error) {
 	n, err := s.change(ctx, "remove ended keys", pruneKeysSQL, before.UnixMilli(), max)
 	return int(n), err
-}
-
-// keyFields returns the scan targets of [keyColumns].
-func keyFields(k *keys.Key) []any {
-	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, jsonColumn{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
-}
-
-// hash scans a blob of 32 bytes.
-type hash [32]byte
-
-func (h *hash) Scan(src any) error {
-	data, _ := src.([]byte)
-	if copy(h[:], data); len(data) != len(h) {
-		return fmt.Errorf("hash has %d bytes; want 32", len(data))
-	}
-	return nil
 }

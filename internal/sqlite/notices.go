@@ -6,15 +6,16 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 const (
 	pendingAlertsSQL = `
-SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at LIMIT ?2`
+SELECT ` + columns.Alert + ` FROM alerts WHERE notice = 'pending' AND due_at <= ?1 ORDER BY due_at LIMIT ?2`
 
 	// Alerts that were claimed while the clock was ahead.
 	pendingAheadSQL = `
-SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1 ORDER BY due_at LIMIT ?2`
+SELECT ` + columns.Alert + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1 ORDER BY due_at LIMIT ?2`
 
 	claimAlertSQL = `UPDATE alerts SET due_at = ?2 WHERE id = ?1`
 
@@ -22,7 +23,7 @@ SELECT ` + alertColumns + ` FROM alerts WHERE notice = 'pending' AND due_at > ?1
 UPDATE alerts SET notice = ?2, reason = ?3, notice_at = ?4, held_until = ?5 WHERE id = ?1 AND +notice = 'pending'`
 
 	resolvable = `
-SELECT ` + alertColumns + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
+SELECT ` + columns.Alert + ` FROM alerts WHERE resolved_at = 0 AND notice <> 'pending' AND resolve_at `
 
 	resolvableAlertsSQL = resolvable + `<= ?1 ORDER BY resolve_at LIMIT ?2`
 
@@ -42,7 +43,7 @@ SELECT DISTINCT username FROM alerts WHERE ` + heldNow + ` AND username >= ?2
 ORDER BY username LIMIT ?3`
 
 	heldAlertsSQL = `
-SELECT ` + alertColumns + ` FROM alerts WHERE ` + heldNow + ` AND username = ?2
+SELECT ` + columns.Alert + ` FROM alerts WHERE ` + heldNow + ` AND username = ?2
 ORDER BY raised_at, id LIMIT ?3`
 
 	digestAlertSQL = `UPDATE alerts SET digest = ?2 WHERE id = ?1`
@@ -54,9 +55,9 @@ ORDER BY raised_at, id LIMIT ?3`
 func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
 	err = s.transact(ctx, "claim pending alerts", func() (bool, error) {
 		now = s.now().UnixMilli()
-		all, err = readInTx(s, alertFields, pendingAlertsSQL, now, max)
+		all, err = readInTx(s, columns.OfAlert, pendingAlertsSQL, now, max)
 		if err == nil && len(all) == 0 {
-			all, err = readInTx(s, alertFields, pendingAheadSQL, now+time.Hour.Milliseconds(), max)
+			all, err = readInTx(s, columns.OfAlert, pendingAheadSQL, now+time.Hour.Milliseconds(), max)
 		}
 		if err != nil {
 			return false, err
@@ -109,10 +110,10 @@ func (s *Store) SaveNotices(ctx context.Context, all []alerts.NoticeDecision) (c
 func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
 	err = s.transact(ctx, "resolve alerts", func() (bool, error) {
 		now := s.now().UnixMilli()
-		due, err := readInTx(s, alertFields, resolvableAlertsSQL, now, max)
+		due, err := readInTx(s, columns.OfAlert, resolvableAlertsSQL, now, max)
 		if err == nil && len(due) < max {
 			var ahead []alerts.Alert
-			ahead, err = readInTx(s, alertFields, resolvableAheadSQL, now+alerts.MaxResolveDelay.Milliseconds(), max-len(due))
+			ahead, err = readInTx(s, columns.OfAlert, resolvableAheadSQL, now+alerts.MaxResolveDelay.Milliseconds(), max-len(due))
 			due = append(due, ahead...)
 		}
 		if n = len(due); err != nil || n == 0 {
@@ -143,7 +144,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 		query = allHeldUsersSQL
 	}
 	now := s.now().UnixMilli()
-	return read(ctx, s, "read users with held alerts", oneColumn[string], query, now+alerts.DigestLead, after, max, now+alerts.MaxHoldDelay.Milliseconds())
+	return read(ctx, s, "read users with held alerts", columns.One[string], query, now+alerts.DigestLead, after, max, now+alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.
@@ -153,7 +154,7 @@ var errNoName = errors.New("the digest has no name")
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
-		held, err := readInTx(s, alertFields, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.MaxHoldDelay.Milliseconds())
+		held, err := readInTx(s, columns.OfAlert, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.MaxHoldDelay.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
@@ -35,22 +36,20 @@ DELETE FROM overrides WHERE (policy, name, subject) IN (
 DELETE FROM override_removals WHERE revision <= (
 	SELECT max(revision) FROM (SELECT revision, at FROM override_removals ORDER BY revision LIMIT ?2) WHERE at < ?1)`
 
-	overrideColumns = `policy, name, subject, body`
-
 	listOverridesSQL = `
-SELECT ` + overrideColumns + ` FROM overrides WHERE (policy, name, subject) > (?1, ?2, ?3)
+SELECT ` + columns.Override + ` FROM overrides WHERE (policy, name, subject) > (?1, ?2, ?3)
 ORDER BY policy, name, subject LIMIT ?4`
 
 	listOverridesOfPolicySQL = `
-SELECT ` + overrideColumns + ` FROM overrides WHERE policy = ?5 AND (policy, name, subject) > (?1, ?2, ?3)
+SELECT ` + columns.Override + ` FROM overrides WHERE policy = ?5 AND (policy, name, subject) > (?1, ?2, ?3)
 ORDER BY policy, name, subject LIMIT ?4`
 
 	readRevisionSQL = `SELECT changed, removed FROM override_revision`
 
 	removedOverridesSQL = `
-SELECT policy, name, subject, revision, previous FROM override_removals WHERE revision > ? ORDER BY revision`
+SELECT ` + columns.Removal + ` FROM override_removals WHERE revision > ? ORDER BY revision`
 
-	changedOverridesSQL = `SELECT ` + overrideColumns + ` FROM overrides WHERE revision > ? ORDER BY revision`
+	changedOverridesSQL = `SELECT ` + columns.Override + ` FROM overrides WHERE revision > ? ORDER BY revision`
 )
 
 // PutOverride implements [overrides.Store].
@@ -63,7 +62,7 @@ func (s *Store) PutOverride(ctx context.Context, o overrides.Override, max int) 
 		if _, err := s.execInTx(nextRevisionSQL); err != nil {
 			return false, err
 		}
-		others, _, err := first(readInTx(s, oneColumn[int], countOverridesSQL, o.Policy, o.Name, o.Subject))
+		others, _, err := first(readInTx(s, columns.One[int], countOverridesSQL, o.Policy, o.Name, o.Subject))
 		if err != nil {
 			return false, err
 		}
@@ -122,7 +121,7 @@ func (s *Store) ListOverrides(ctx context.Context, f overrides.Filter) ([]overri
 	if f.Policy != "" {
 		query, args = listOverridesOfPolicySQL, append(args, f.Policy)
 	}
-	return read(ctx, s, "read overrides", overrideFields, query, args...)
+	return read(ctx, s, "read overrides", columns.OfOverride, query, args...)
 }
 
 // OverrideChanges implements [overrides.Store].
@@ -135,19 +134,10 @@ func (s *Store) OverrideChanges(ctx context.Context, since int64) (overrides.Cha
 			return changed, removed, err
 		},
 		Removals: func(after int64) ([]overrides.Removal, error) {
-			return read(ctx, s, "read removed overrides", removalFields, removedOverridesSQL, after)
+			return read(ctx, s, "read removed overrides", columns.OfRemoval, removedOverridesSQL, after)
 		},
 		Set: func(after int64) ([]overrides.Override, error) {
-			return read(ctx, s, "read overrides", overrideFields, changedOverridesSQL, after)
+			return read(ctx, s, "read overrides", columns.OfOverride, changedOverridesSQL, after)
 		},
 	})
-}
-
-// overrideFields returns the scan targets of [overrideColumns].
-func overrideFields(o *overrides.Override) []any {
-	return []any{&o.Policy, &o.Name, &o.Subject, jsonColumn{o}}
-}
-
-func removalFields(r *overrides.Removal) []any {
-	return []any{&r.Policy, &r.Name, &r.Subject, &r.Revision, &r.Previous}
 }

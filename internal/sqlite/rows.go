@@ -43,29 +43,12 @@ func collect[R any](rows *sql.Rows, err error, fields func(*R) []any) (all []R, 
 	return all, rows.Err()
 }
 
-// oneColumn is the scan target of a row with one column.
-func oneColumn[V any](v *V) []any { return []any{v} }
-
 // first returns the first row, if there is one.
 func first[R any](all []R, err error) (r R, found bool, _ error) {
 	if err != nil || len(all) == 0 {
 		return r, false, err
 	}
 	return all[0], true, nil
-}
-
-// jsonColumn decodes a column of JSON into the value that it points to.
-type jsonColumn struct{ into any }
-
-func (d jsonColumn) Scan(src any) error {
-	text, ok := src.(string)
-	if !ok {
-		return fmt.Errorf("cannot decode JSON from %T", src)
-	}
-	if err := json.Unmarshal([]byte(text), d.into); err != nil {
-		return fmt.Errorf("%w: %w: %.80q", errDamagedRow, err, text)
-	}
-	return nil
 }
 
 // encode returns JSON for a column.

@@ -5,29 +5,23 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 const (
-	silenceColumns = `body, id, created_at, expires_at`
-
 	addSilenceSQL = `INSERT INTO alert_silences (id, created_at, expires_at, body) VALUES (?, ?, ?, ?)`
 
 	endSilenceSQL = `
-UPDATE alert_silences SET expires_at = ?2 WHERE id = ?1 AND expires_at > ?2 RETURNING ` + silenceColumns
+UPDATE alert_silences SET expires_at = ?2 WHERE id = ?1 AND expires_at > ?2 RETURNING ` + columns.Silence
 
 	// Few silences are active and many have ended, so the active ones are found by expiry and
 	// sorted.
 	silencesSQL = `
-SELECT ` + silenceColumns + ` FROM alert_silences INDEXED BY alert_silences_expires WHERE expires_at > ?2
+SELECT ` + columns.Silence + ` FROM alert_silences INDEXED BY alert_silences_expires WHERE expires_at > ?2
 ORDER BY created_at DESC, id DESC LIMIT ?1`
 
-	allSilencesSQL = `SELECT ` + silenceColumns + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT ?1`
+	allSilencesSQL = `SELECT ` + columns.Silence + ` FROM alert_silences ORDER BY created_at DESC, id DESC LIMIT ?1`
 )
-
-// silenceFields returns the scan targets of [silenceColumns].
-func silenceFields(s *alerts.Silence) []any {
-	return []any{jsonColumn{s}, &s.ID, &s.CreatedAt, &s.ExpiresAt}
-}
 
 // AddSilence implements [alerts.Store].
 func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts time.Duration) (alerts.Silence, error) {
@@ -50,7 +44,7 @@ func (s *Store) AddSilence(ctx context.Context, silence alerts.Silence, lasts ti
 // EndSilence implements [alerts.Store].
 func (s *Store) EndSilence(ctx context.Context, id string) (silence alerts.Silence, found bool, err error) {
 	err = s.transact(ctx, "end a silence", func() (bool, error) {
-		silence, found, err = first(readInTx(s, silenceFields, endSilenceSQL, id, s.now().UnixMilli()))
+		silence, found, err = first(readInTx(s, columns.OfSilence, endSilenceSQL, id, s.now().UnixMilli()))
 		return found, err
 	})
 	if err != nil {
@@ -65,5 +59,5 @@ func (s *Store) Silences(ctx context.Context, ended bool, max int) ([]alerts.Sil
 	if ended {
 		query = allSilencesSQL
 	}
-	return read(ctx, s, "read silences", silenceFields, query, max, s.now().UnixMilli())
+	return read(ctx, s, "read silences", columns.OfSilence, query, max, s.now().UnixMilli())
 }

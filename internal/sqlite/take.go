@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 // One transaction runs at a time, so nothing but the file is locked.
@@ -15,7 +16,7 @@ const (
 
 	readGroupSQL = `SELECT state FROM alert_groups WHERE rule = ? AND grp = ?`
 
-	readOpenSQL = `SELECT ` + alertColumns + ` FROM alerts WHERE rule = ? AND grp = ? AND resolved_at = 0`
+	readOpenSQL = `SELECT ` + columns.Alert + ` FROM alerts WHERE rule = ? AND grp = ? AND resolved_at = 0`
 
 	readExceededSQL = `SELECT resolve_at FROM alerts WHERE subject = ? AND resolved_at = 0 AND type = 'limits.exceeded'`
 
@@ -71,7 +72,7 @@ func (s *Store) readTakeState(t *alerts.TakeQuery) (taken alerts.TakeState, err 
 		}
 	}
 	for _, subject := range t.Subjects {
-		open, err := readInTx(s, oneColumn[int64], readExceededSQL, subject)
+		open, err := readInTx(s, columns.One[int64], readExceededSQL, subject)
 		if err != nil {
 			return taken, err
 		}
@@ -83,14 +84,14 @@ func (s *Store) readTakeState(t *alerts.TakeQuery) (taken alerts.TakeState, err 
 }
 
 func (s *Store) readGroup(taken *alerts.TakeState, g alerts.GroupID) error {
-	state, found, err := first(readInTx(s, oneColumn[string], readGroupSQL, g.Rule, g.Key))
+	state, found, err := first(readInTx(s, columns.One[string], readGroupSQL, g.Rule, g.Key))
 	if found {
 		taken.States[g] = json.RawMessage(state)
 	}
 	if err != nil {
 		return err
 	}
-	open, found, err := first(readInTx(s, alertFields, readOpenSQL, g.Rule, g.Key))
+	open, found, err := first(readInTx(s, columns.OfAlert, readOpenSQL, g.Rule, g.Key))
 	if found {
 		taken.Open[g] = open
 	}
