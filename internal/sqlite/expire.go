@@ -28,11 +28,11 @@ func (s *Store) Expire(ctx context.Context, max int) (n int, err error) {
 			return nil, fmt.Errorf("read counters: %w", err)
 		}
 		for _, id := range ids {
-			if _, err := s.stmts.deleteCounter.Exec(id.Key, id.Name); err != nil {
+			if _, err := s.execInTx(deleteCounterSQL, id.Key, id.Name); err != nil {
 				return nil, fmt.Errorf("delete counters: %w", err)
 			}
 		}
-		receipts, err := affected(s.stmts.deleteExpiredReceipts.Exec(now, max))
+		receipts, err := s.execInTx(deleteExpiredReceiptsSQL, now, max)
 		if err != nil {
 			return nil, fmt.Errorf("delete receipts: %w", err)
 		}

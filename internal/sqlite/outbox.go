@@ -112,7 +112,7 @@ func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[strin
 			if !ok {
 				continue
 			}
-			removed, err := affected(s.stmts.deleteEvent.Exec(seq))
+			removed, err := s.execInTx(deleteEventSQL, seq)
 			if err != nil {
 				return false, err
 			}

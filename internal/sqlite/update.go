@@ -14,13 +14,11 @@ import (
 // statements are the statements of the writing connection. Those of decisions are prepared when it
 // opens.
 type statements struct {
-	begin, commit, rollback                                          *sql.Stmt
-	readJournal, insertJournal, deleteJournal                        *sql.Stmt
-	readCounter, updateState, updateCounter, insertCounter           *sql.Stmt
-	deleteCounter                                                    *sql.Stmt
-	readReceipt, deleteReceipt, insertReceipt, deleteExpiredReceipts *sql.Stmt
-	insertEvent, deleteEvent                                         *sql.Stmt
-	all                                                              []*sql.Stmt
+	begin, commit, rollback                                *sql.Stmt
+	readJournal, insertJournal, deleteJournal              *sql.Stmt
+	readCounter, updateState, updateCounter, insertCounter *sql.Stmt
+	readReceipt, deleteReceipt, insertReceipt, insertEvent *sql.Stmt
+	all                                                    []*sql.Stmt
 	// byText holds other statements by their text, prepared when they are first used.
 	byText map[string]*sql.Stmt
 }
@@ -43,13 +41,10 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.updateState, updateStateSQL},
 		{&st.updateCounter, updateCounterSQL},
 		{&st.insertCounter, insertCounterSQL},
-		{&st.deleteCounter, deleteCounterSQL},
 		{&st.readReceipt, readReceiptSQL},
 		{&st.deleteReceipt, deleteReceiptSQL},
 		{&st.insertReceipt, insertReceiptSQL},
-		{&st.deleteExpiredReceipts, deleteExpiredReceiptsSQL},
 		{&st.insertEvent, insertEventSQL},
-		{&st.deleteEvent, deleteEventSQL},
 	} {
 		prepared, err := conn.PrepareContext(ctx, s.sql)
 		if err != nil {
@@ -210,11 +205,7 @@ func (s *Store) execInTx(statement string, args ...any) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return affected(prepared.Exec(args...))
-}
-
-// affected returns how many rows a statement changed.
-func affected(res sql.Result, err error) (int64, error) {
+	res, err := prepared.Exec(args...)
 	if err != nil {
 		return 0, err
 	}
