@@ -158,8 +158,8 @@ func TestQuotaCheck(t *testing.T) {
 			!strings.HasPrefix(run.Error, "quotas that do not read as zero after their reset: 1; the first is calls of k00007: its window ended at ") {
 			t.Errorf("%+v, %v", run, err)
 		}
-		kept, found, err := s.LastRun(t.Context(), "quota-check")
-		if err != nil || !found || kept.Outcome != jobs.Failed || kept.Error != run.Error {
+		kept, err := s.Runs(t.Context(), jobs.Filter{Job: "quota-check", Max: 1})
+		if err != nil || len(kept) != 1 || kept[0].Outcome != jobs.Failed || kept[0].Error != run.Error {
 			t.Errorf("history: %+v, %v", kept, err)
 		}
 		if text := log.String(); !strings.Contains(text, "key:k00007 name:calls policy:search") {

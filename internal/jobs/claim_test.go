@@ -127,13 +127,6 @@ type unreadable struct {
 	no atomic.Bool
 }
 
-func (u *unreadable) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
-	if u.no.Load() {
-		return jobs.Run{}, false, errDown
-	}
-	return u.Store.LastRun(ctx, job)
-}
-
 func (u *unreadable) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	if u.no.Load() {
 		return nil, errDown

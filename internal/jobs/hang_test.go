@@ -25,13 +25,6 @@ func (h *hanging) hang(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (h *hanging) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
-	if err := h.hang(ctx); err != nil {
-		return jobs.Run{}, false, err
-	}
-	return h.Store.LastRun(ctx, job)
-}
-
 func (h *hanging) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
 	if err := h.hang(ctx); err != nil {
 		return jobs.Claimed{}, err

@@ -101,8 +101,6 @@ type Store interface {
 	// FinishRun ends the run with r's Job and Scheduled, and stores Outcome, Note and Error. found is false if there is no
 	// such run that has not ended.
 	FinishRun(ctx context.Context, r Run) (found bool, err error)
-	// LastRun returns the run of a job that was scheduled last; found is false if it never ran.
-	LastRun(ctx context.Context, job string) (r Run, found bool, err error)
 	// Runs returns runs, the last scheduled first.
 	Runs(ctx context.Context, f Filter) ([]Run, error)
 	// PruneRuns removes up to max of the oldest runs that were scheduled before a time and have ended, and returns how

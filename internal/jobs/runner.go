@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -236,21 +237,18 @@ func (r *Runner) lastTime(j *job) (last time.Time, ok bool) {
 // not say which times were run.
 const maxAhead = time.Hour
 
-// lastRun returns the last scheduled run of a job, ignoring those that were made while a clock was ahead.
+// lastRun returns the last scheduled run of a job, ignoring those that were made while a clock was ahead, unless all were.
 func (r *Runner) lastRun(ctx context.Context, job string) (run Run, found bool, err error) {
 	until := r.cfg.Now().Add(maxAhead).UnixMilli()
-	run, found, err = r.cfg.Store.LastRun(ctx, job)
-	if err != nil || !found || run.Scheduled <= until {
-		return run, found, err
-	}
-	runs, err := r.cfg.Store.Runs(ctx, Filter{Job: job, Max: 1000})
-	if err != nil {
-		return run, false, err
-	}
-	for _, earlier := range runs { // the last scheduled first
-		if earlier.Scheduled <= until {
-			return earlier, true, nil
+	for _, most := range []int{1, 1000} { // mostly the last one will do
+		runs, err := r.cfg.Store.Runs(ctx, Filter{Job: job, Max: most})
+		if err != nil || len(runs) == 0 {
+			return Run{}, false, err
 		}
+		if i := slices.IndexFunc(runs, func(run Run) bool { return run.Scheduled <= until }); i >= 0 {
+			return runs[i], true, nil
+		}
+		run = runs[0]
 	}
 	return run, true, nil
 }

@@ -108,13 +108,6 @@ func (b *brittle) fails() bool {
 	return down
 }
 
-func (b *brittle) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
-	if b.fails() {
-		return jobs.Run{}, false, errDown
-	}
-	return b.Store.LastRun(ctx, job)
-}
-
 func (b *brittle) ClaimRun(ctx context.Context, c jobs.Claim) (jobs.Claimed, error) {
 	if b.fails() {
 		return jobs.Claimed{}, errDown

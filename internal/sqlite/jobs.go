@@ -71,11 +71,6 @@ func (s *Store) FinishRun(ctx context.Context, r jobs.Run) (found bool, err erro
 	return n > 0, err
 }
 
-// LastRun implements [jobs.Store].
-func (s *Store) LastRun(ctx context.Context, job string) (jobs.Run, bool, error) {
-	return first(s.Runs(ctx, jobs.Filter{Job: job, Max: 1}))
-}
-
 // Runs implements [jobs.Store].
 func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	query, args := runsSQL, []any{f.Max, string(f.Outcome)}
