@@ -17,7 +17,7 @@ import (
 // TestAdviceForServerErrors uses errors of a real server.
 func TestAdviceForServerErrors(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
+	s := open(t, Config{lockTimeout: 10 * time.Millisecond})
 	begin(t, s, `LOCK TABLE usage_counts`)
 	for statement, want := range map[string]string{
 		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      "full",
@@ -41,7 +41,7 @@ func TestAdviceForServerErrors(t *testing.T) {
 // TestOwnFaultsAreNotOfWhatIsWritten: only errors that every value would have are the store's own.
 func TestOwnFaultsAreNotOfWhatIsWritten(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: 10 * time.Millisecond})
+	s := open(t, Config{lockTimeout: 10 * time.Millisecond})
 	begin(t, s, `LOCK TABLE usage_counts`)
 	for statement, want := range map[string]bool{
 		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      true,

@@ -122,7 +122,7 @@ func TestResolveSkipsLocked(t *testing.T) {
 // TestDigestWaitsForLocked alerts, such as one that is being resolved: left out, it would wait for another hour.
 func TestDigestWaitsForLocked(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: time.Minute})
+	s := open(t, Config{lockTimeout: time.Minute})
 	g := alerts.GroupID{Rule: "r", Key: "k"}
 	taking := alerts.TakeQuery{Groups: []alerts.GroupID{g}}
 	err := s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
@@ -162,7 +162,7 @@ func TestDigestWaitsForLocked(t *testing.T) {
 // TestAlertResolvedMeanwhileIsNotOpen: its lock is waited for while another transaction resolves it.
 func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: time.Minute})
+	s := open(t, Config{lockTimeout: time.Minute})
 	g := alerts.GroupID{Rule: "r", Key: "k"}
 	take := func(changes alerts.Changes) (open int, err error) {
 		err = s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{g}}, func(taken alerts.TakeState) (alerts.Changes, error) {
@@ -201,7 +201,7 @@ func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
 // TestTransactionThatWaitedForLockRunsAgain, since locks are held briefly.
 func TestTransactionThatWaitedForLockRunsAgain(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: 500 * time.Millisecond})
+	s := open(t, Config{lockTimeout: 500 * time.Millisecond})
 	if err := s.AddDelivery(t.Context(), alerts.Delivery{Channel: "c", Message: alerts.Message{ID: "m"}}); err != nil {
 		t.Fatal(err)
 	}

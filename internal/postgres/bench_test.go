@@ -31,7 +31,7 @@ const benchRows = 10_000
 // benchmarkBatches reports per written counter: the time, the CPU time of the server's process and
 // of this one, and the bytes of write-ahead log.
 func benchmarkBatches(b *testing.B, size int, inTurn bool) {
-	s := open(b, Config{MaxConns: 1})
+	s := open(b, Config{maxConns: 1})
 	batches := randomBatches(b, s, size)
 	decide, asked := benchDecision(inTurn)
 	pid := backend(b, s)

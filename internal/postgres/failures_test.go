@@ -50,7 +50,7 @@ func waitForLock(t *testing.T, s *Store) {
 
 // TestLockTimeout has another session keep the turn: the decision fails in time, and holds nothing.
 func TestLockTimeout(t *testing.T) {
-	s := open(t, Config{LockTimeout: 20 * time.Millisecond})
+	s := open(t, Config{lockTimeout: 20 * time.Millisecond})
 	update(t, s, batch("a"), set("0"))
 	tx := begin(t, s, turnSQL)
 	for _, what := range []string{"a decision over what is remembered", "a decision in turn"} {
@@ -71,7 +71,7 @@ func TestLockTimeout(t *testing.T) {
 // TestLookupsLeaveConnectionsToDecisions has many lookups of keys wait for a lock, such as a
 // migration's.
 func TestLookupsLeaveConnectionsToDecisions(t *testing.T) {
-	s := open(t, Config{LockTimeout: time.Minute, StatementTimeout: time.Minute})
+	s := open(t, Config{lockTimeout: time.Minute, statementTimeout: time.Minute})
 	update(t, s, batch("a"), set("0"))
 	tx := begin(t, s, `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE`)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +124,7 @@ func TestHangingWorkerLosesItsTurn(t *testing.T) {
 // reconnects by itself, although its idle connections are dead.
 func TestServerKilled(t *testing.T) {
 	server := testenv.PostgresServer(t).Migrated()
-	s := open(t, Config{URL: server.URL, MaxConns: 4})
+	s := open(t, Config{URL: server.URL, maxConns: 4})
 	for _, key := range []string{"a", "b"} {
 		update(t, s, batch(key), set("kept"))
 	}

@@ -126,7 +126,7 @@ func startFlakyWorkers(t *testing.T, direct string, seed uint64) (workers []*fla
 	t.Helper()
 	for i, folding := range storetest.FoldPolicies[:3] {
 		proxy := startProxy(t, direct)
-		f := &flakyWorker{Store: open(t, Config{URL: proxy.url, MaxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+		f := &flakyWorker{Store: open(t, Config{URL: proxy.url, maxConns: 3}), proxy: proxy, name: strconv.Itoa(i), rand: rand.New(rand.NewPCG(seed, uint64(i)))}
 		setFoldPolicy(f.Store, folding)
 		workers = append(workers, f)
 	}

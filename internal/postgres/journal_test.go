@@ -105,7 +105,7 @@ func TestModel(t *testing.T) {
 		if workers[w] != nil {
 			kill(workers[w])
 		}
-		s, err := Open(t.Context(), Config{URL: url, MaxConns: 2, decisionIdle: 10 * time.Second})
+		s, err := Open(t.Context(), Config{URL: url, maxConns: 2, decisionIdle: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -414,7 +414,7 @@ func TestExpiredCounterStaysRemovedAfterLookup(t *testing.T) {
 // counters were charged meanwhile.
 func TestExpireRemovesNothingAfterCacheReset(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: 10 * time.Second})
+	s := open(t, Config{lockTimeout: 10 * time.Second})
 	setFoldPolicy(s, s.foldPolicy)
 	expiredButNamed(t, s)
 	other := begin(t, s, turnSQL)

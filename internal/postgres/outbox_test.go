@@ -43,7 +43,7 @@ func TestKilledRelayFreesItsEvents(t *testing.T) {
 
 // TestBlockedRelaysDoNotBlockDecisions blocks the relays: decisions go on.
 func TestBlockedRelaysDoNotBlockDecisions(t *testing.T) {
-	s := open(t, Config{MaxConns: 1})
+	s := open(t, Config{maxConns: 1})
 	for _, id := range []string{"1", "2"} {
 		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes {
 			c := set("0")(snap)

@@ -13,7 +13,7 @@ import (
 // deallocated: decisions do not fail, whether they have the turn already, take it, or are
 // optimistic.
 func TestOutdatedPreparedStatements(t *testing.T) {
-	s := open(t, Config{MaxConns: 2})
+	s := open(t, Config{maxConns: 2})
 	conn := connect(t, s)
 	retype := func(table, column, to string) {
 		t.Helper()

@@ -42,21 +42,9 @@ import (
 // Config configures a [Store].
 type Config struct {
 	// URL is the connection string, as a URL or in key=value form; required. Session settings in it
-	// (such as statement_timeout) take precedence over the ones below. A pooler in between must
-	// pool sessions, not transactions.
+	// (such as statement_timeout) take precedence over those that the store makes. A pooler in
+	// between must pool sessions, not transactions.
 	URL string
-	// MaxConns bounds the connections that decide, of which at most half serve reads beside
-	// decisions; 8 unless set. Up to 8 more connections serve the relay, usage and alerts, so that
-	// neither a slow publish nor a long report holds up a decision.
-	MaxConns int
-	// LockTimeout is how long a statement waits for a lock, above all for the turn to write; 1 s
-	// unless set.
-	LockTimeout time.Duration
-	// StatementTimeout is how long the server lets a statement of a decision run; 1.5 s unless set.
-	// It does not bound a network that swallows packets, so the context of a decision needs a
-	// deadline too. Other calls need none: their statements are given up after 5 s without an
-	// answer, or after 15 s on the relay's connections.
-	StatementTimeout time.Duration
 	// Name is the program's name, as the server lists it for its connections (application_name);
 	// "limiter" unless set.
 	Name string
@@ -64,11 +52,25 @@ type Config struct {
 	// is logged unless it is set.
 	Logger *slog.Logger
 
-	// decisionIdle and relayTimeout override the constants in tests.
-	decisionIdle, relayTimeout time.Duration
+	// These override the constants in tests.
+	maxConns                                                  int32
+	lockTimeout, statementTimeout, decisionIdle, relayTimeout time.Duration
 }
 
 const (
+	// maxConns bounds the connections that decide, of which at most half serve reads beside
+	// decisions. Others serve the relay, usage and alerts, so that neither a slow publish nor a long
+	// report holds up a decision.
+	maxConns = 8
+	// maxRelays bounds the calls of Relay that run at the same time.
+	maxRelays = 2
+
+	// lockTimeout is how long a statement waits for a lock, above all for the turn to write.
+	lockTimeout = time.Second
+	// statementTimeout is how long the server lets a statement of a decision run. It does not bound a
+	// network that swallows packets, so the context of a decision needs a deadline too. Other calls
+	// need none: their statements are given up after decisionTimeout or relayTimeout.
+	statementTimeout = 1500 * time.Millisecond
 	// An idle transaction makes all others wait for their turn. A decision leaves one idle for
 	// microseconds; a transaction that is idle for this long belongs to a worker that hangs or was
 	// cut off.
@@ -79,8 +81,6 @@ const (
 	relayStatement = 10 * time.Second
 
 	connectTimeout = 2 * time.Second
-	// maxRelays bounds the calls of Relay that run at the same time.
-	maxRelays = 2
 )
 
 // Store keeps counters, receipts and events in PostgreSQL. Its methods may be called concurrently.
@@ -199,10 +199,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		unconfirmed: true,
 	}
 	s.stop, s.cancel = context.WithCancel(context.Background())
-	name, lock := cmp.Or(cfg.Name, "limiter"), orDefault(cfg.LockTimeout, time.Second)
+	name, lock := cmp.Or(cfg.Name, "limiter"), cmp.Or(cfg.lockTimeout, lockTimeout)
 
 	decisions := base.Copy()
-	decisions.MaxConns = int32(orDefault(cfg.MaxConns, 8))
+	decisions.MaxConns = cmp.Or(cfg.maxConns, maxConns)
 	decisions.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := prepare(ctx, conn); err != nil {
 			return err
@@ -210,7 +210,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return s.learnStandby(ctx, conn)
 	}
 	setTimeouts(decisions, decisionTimeout)
-	configureSession(decisions, name, lock, orDefault(cfg.StatementTimeout, 1500*time.Millisecond), orDefault(cfg.decisionIdle, decisionIdle))
+	configureSession(decisions, name, lock, cmp.Or(cfg.statementTimeout, statementTimeout), cmp.Or(cfg.decisionIdle, decisionIdle))
 	s.readSlots = make(chan struct{}, max(1, decisions.MaxConns/2))
 	if s.conns, err = newConns(ctx, decisions); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -222,7 +222,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	// reads; three for alerts; one for what must not wait for any of them.
 	relay.MaxConns = 2*maxRelays + 6
 	configureSession(relay, name, lock, relayStatement, relayIdle)
-	setTimeouts(relay, orDefault(cfg.relayTimeout, relayTimeout))
+	setTimeouts(relay, cmp.Or(cfg.relayTimeout, relayTimeout))
 	if s.relay.Pool, err = pgxpool.NewWithConfig(ctx, relay); err != nil {
 		s.pool.Close()
 		return nil, fmt.Errorf("open database: %w", err)
@@ -297,11 +297,4 @@ func (s *Store) onConn(ctx context.Context, f func(c conn) error) error {
 	}
 	defer c.Release()
 	return f(c)
-}
-
-func orDefault[T int | time.Duration](v, unset T) T {
-	if v <= 0 {
-		return unset
-	}
-	return v
 }

@@ -134,7 +134,7 @@ func state(t *testing.T, s *Store, key string) string {
 }
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{MaxConns: 6}) })
+	storetest.Run(t, func(t *testing.T) storetest.Store { return open(t, Config{maxConns: 6}) })
 	storetest.OtherProcess(t, func(t *testing.T) (here, there storetest.Store) {
 		url := testenv.Postgres(t)
 		return open(t, Config{URL: url}), open(t, Config{URL: url})
@@ -167,7 +167,7 @@ func TestSessionSettings(t *testing.T) {
 		"application_name=mine&lock_timeout=77&synchronous_commit=off",
 		"options=-c%20application_name%3Dmine%20-clock_timeout%3D77%20--synchronous-commit%3Doff",
 	} {
-		s := open(t, Config{URL: base + "&" + settings, StatementTimeout: 1234 * time.Millisecond, decisionIdle: decisionIdle})
+		s := open(t, Config{URL: base + "&" + settings, statementTimeout: 1234 * time.Millisecond, decisionIdle: decisionIdle})
 		conn := connect(t, s)
 		for name, want := range map[string]string{
 			"application_name": "mine", "lock_timeout": "77ms", "statement_timeout": "1234ms",

@@ -145,7 +145,7 @@ func TestStopFoldsJournalOfKilledWorker(t *testing.T) {
 // its turn meanwhile.
 func TestStopLeavesJournalToActiveWorker(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{LockTimeout: 10 * time.Second})
+	s := open(t, Config{lockTimeout: 10 * time.Second})
 	setFoldPolicy(s, s.foldPolicy)
 	update(t, s, batch("a"), setForever("1"))
 	other := begin(t, s, turnSQL)

@@ -297,7 +297,7 @@ func TestLostTurnIsNoticed(t *testing.T) {
 // A statement sees the journal as of its turn: the row that it expects to be the last may be gone
 // by then, together with later ones.
 func TestJournalRowIsNotAppendedToDeletedRows(t *testing.T) {
-	s := open(t, Config{LockTimeout: 10 * time.Second})
+	s := open(t, Config{lockTimeout: 10 * time.Second})
 	setFoldPolicy(s, s.foldPolicy)
 	write(t, s, "1")
 	write(t, s, "2")
