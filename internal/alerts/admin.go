@@ -240,7 +240,7 @@ func testDelivery(id, channel, note string, now time.Time) Delivery {
 	}
 	m := Message{ID: id + "." + channel, Kind: KindTest, Time: now.UnixMilli(), Severity: Info,
 		Title: "Test of the channel " + channel, Text: text, Data: data}
-	return Delivery{ID: m.ID + "/" + channel, Channel: channel, Message: m, State: DeliveryWaiting}
+	return NewDelivery(m, channel)
 }
 
 // ChannelStatus is a channel and its state.

@@ -161,6 +161,11 @@ type Delivery struct {
 	Error string
 }
 
+// NewDelivery returns the delivery of a message to a channel.
+func NewDelivery(m Message, channel string) Delivery {
+	return Delivery{ID: m.ID + "/" + channel, Channel: channel, Message: m, State: DeliveryWaiting}
+}
+
 // Silence keeps matching alerts from being sent. An empty pattern matches everything; the others are exact texts, or
 // globs with *.
 type Silence limits.Silence

@@ -61,7 +61,7 @@ func (m Message) with(data any) (Message, error) {
 func deliveries(m Message, channels []string) []Delivery {
 	all := make([]Delivery, len(channels))
 	for i, c := range channels {
-		all[i] = Delivery{ID: m.ID + "/" + c, Channel: c, Message: m}
+		all[i] = NewDelivery(m, c)
 	}
 	return all
 }

@@ -69,7 +69,7 @@ type NoticeDecision struct {
 	Notice    Notice
 	Reason    string
 	HeldUntil int64
-	// Deliveries are added to the outbox in the same transaction. Channel and Message are set.
+	// Deliveries are added to the outbox in the same transaction, as [NewDelivery] makes them.
 	Deliveries []Delivery
 }
 

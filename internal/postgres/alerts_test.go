@@ -202,7 +202,7 @@ func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
 func TestTransactionThatWaitedForLockRunsAgain(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{lockTimeout: 500 * time.Millisecond})
-	if err := s.AddDelivery(t.Context(), alerts.Delivery{Channel: "c", Message: alerts.Message{ID: "m"}}); err != nil {
+	if err := s.AddDelivery(t.Context(), alerts.NewDelivery(alerts.Message{ID: "m"}, "c")); err != nil {
 		t.Fatal(err)
 	}
 	conn := connect(t, s)

@@ -121,14 +121,14 @@ WHERE ctid = ANY (ARRAY(SELECT ctid`
 	replayDeliveriesOfChannelSQL = replay + deadOnesOfChannel + ` FOR UPDATE))`
 )
 
-func deliveryID(d *alerts.Delivery) string { return d.Message.ID + "/" + d.Channel }
+func deliveryID(d *alerts.Delivery) string { return d.ID }
 
 // queueDeliveries inserts new deliveries, in order of id.
 func queueDeliveries(b *pgx.Batch, all []alerts.Delivery) error {
 	if len(all) == 0 {
 		return nil
 	}
-	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.Delivery) int { return strings.Compare(deliveryID(&a), deliveryID(&b)) })
+	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.Delivery) int { return strings.Compare(a.ID, b.ID) })
 	messages, err := encode(all, func(d *alerts.Delivery) any { return &d.Message })
 	if err != nil {
 		return err

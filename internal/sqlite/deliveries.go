@@ -92,7 +92,7 @@ func (s *Store) addDeliveries(now int64, all []alerts.Delivery) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.execInTx(addDeliverySQL, d.Message.ID+"/"+d.Channel, d.Channel, message, now); err != nil {
+		if _, err := s.execInTx(addDeliverySQL, d.ID, d.Channel, message, now); err != nil {
 			return err
 		}
 	}

@@ -56,7 +56,7 @@ func runAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 func deliveryAhead(t *testing.T, s Store, pass func(d time.Duration)) {
 	const day = 24 * time.Hour
 	for _, id := range []string{"waits", "dead"} {
-		if err := s.AddDelivery(t.Context(), alerts.Delivery{Channel: "x", Message: alerts.Message{ID: id}}); err != nil {
+		if err := s.AddDelivery(t.Context(), alerts.NewDelivery(alerts.Message{ID: id}, "x")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // delivery returns a new delivery of a message.
 func delivery(message, channel string) alerts.Delivery {
-	return alerts.Delivery{Channel: channel, Message: alerts.Message{ID: message, Kind: alerts.KindRaised, Data: json.RawMessage(`{}`)}}
+	return alerts.NewDelivery(alerts.Message{ID: message, Kind: alerts.KindRaised, Data: json.RawMessage(`{}`)}, channel)
 }
 
 func addDeliveries(t *testing.T, s alerts.Store, channel string, messages ...string) {
@@ -66,7 +66,7 @@ func deliveryFields(t *testing.T, s Store) {
 	m := alerts.Message{ID: "m'", Kind: alerts.KindDigest, Time: 1, Severity: alerts.Critical, User: "u\"", Title: "ö😀\x00", Text: "%\n",
 		Data: json.RawMessage(`{"a":[1,"b"]}`)}
 	for _, again := range []alerts.Message{m, {ID: m.ID, Title: "another", Data: json.RawMessage(`1`)}} {
-		if err := s.AddDelivery(within(t), alerts.Delivery{Channel: "c", Message: again}); err != nil {
+		if err := s.AddDelivery(within(t), alerts.NewDelivery(again, "c")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -401,7 +401,7 @@ func hostileText(t *testing.T, s Store) {
 	}
 	raise(t, s, func(a *alerts.Alert) { a.Title, a.Text = bad, bad }, "a")
 	tell(t, s, alerts.NoticeDecision{Alert: "a", Notice: alerts.Sent, Reason: bad,
-		Deliveries: []alerts.Delivery{{Channel: "x", Message: alerts.Message{ID: "m", Title: bad, Text: bad, Data: json.RawMessage(`""`)}}}})
+		Deliveries: []alerts.Delivery{alerts.NewDelivery(alerts.Message{ID: "m", Title: bad, Text: bad, Data: json.RawMessage(`""`)}, "x")}})
 	writeResults(t, s, alerts.DeliveryResult{ID: "m/x", State: alerts.DeliveryDead, Error: bad})
 	equal(t, "alert", alert(t, s, "a").Notice, alerts.Sent)
 	all, err := s.DeadDeliveries(within(t), alerts.DeadFilter{Max: 9})

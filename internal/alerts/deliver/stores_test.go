@@ -110,7 +110,7 @@ func put(t *testing.T, s alerts.Store, channel string, n int) (ids []string) {
 	t.Helper()
 	for i := range n {
 		id := fmt.Sprintf("%s-%03d.raised", channel, i)
-		if err := s.AddDelivery(t.Context(), alerts.Delivery{Channel: channel, Message: alerts.Message{ID: id, Kind: alerts.KindRaised}}); err != nil {
+		if err := s.AddDelivery(t.Context(), alerts.NewDelivery(alerts.Message{ID: id, Kind: alerts.KindRaised}, channel)); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, id)
