@@ -34,12 +34,12 @@ func (t *tx) setIDs(ids []string) {
 }
 
 // readReceipts reads the result of sendReceipts.
-func (t *tx) readReceipts(p *pgconn.Pipeline, n int) ([]*engine.Receipt, error) {
+func (t *tx) readReceipts(p *pgconn.Pipeline) ([]*engine.Receipt, error) {
 	rr, err := result(p)
 	if err != nil {
 		return nil, err
 	}
-	receipts := make([]*engine.Receipt, n)
+	receipts := make([]*engine.Receipt, len(t.ids))
 	var bad error
 	for rr.NextRow() {
 		row := rr.Values()
@@ -81,21 +81,9 @@ func (t *tx) sendNewReceipts(p *pgconn.Pipeline, receipts []engine.Receipt) {
 		return
 	}
 	t.params.reset()
-	ids := t.params.add(textOID, len(receipts))
-	for i := range receipts {
-		element(ids, receipts[i].ID)
-	}
-	fingerprints := t.params.add(byteaOID, len(receipts))
-	for i := range receipts {
-		element(fingerprints, receipts[i].Fingerprint[:])
-	}
-	answers := t.params.add(byteaOID, len(receipts))
-	for i := range receipts {
-		element(answers, receipts[i].Answer)
-	}
-	expires := t.params.add(int8OID, len(receipts))
-	for i := range receipts {
-		int8Element(expires, receipts[i].ExpiresAt)
-	}
+	elements(t, textOID, receipts, func(to *[]byte, r engine.Receipt) { element(to, r.ID) })
+	elements(t, byteaOID, receipts, func(to *[]byte, r engine.Receipt) { element(to, r.Fingerprint[:]) })
+	elements(t, byteaOID, receipts, func(to *[]byte, r engine.Receipt) { element(to, r.Answer) })
+	elements(t, int8OID, receipts, func(to *[]byte, r engine.Receipt) { int8Element(to, r.ExpiresAt) })
 	t.send(p, step{"insert receipts", stInsertReceipts, len(receipts)})
 }

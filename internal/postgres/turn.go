@@ -203,7 +203,7 @@ func (s *Store) readInTurnOnce(ctx context.Context, t *tx, ids []string, begin b
 		}
 	}
 	if len(ids) > 0 {
-		if t.receipts, err = t.readReceipts(p, len(ids)); err != nil {
+		if t.receipts, err = t.readReceipts(p); err != nil {
 			return nil, false, 0, notCommitted("read receipts", err)
 		}
 	}
