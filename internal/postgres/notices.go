@@ -96,15 +96,12 @@ func inOrder[R any](all []claimed[R], id func(*R) string) []R {
 
 // PendingAlerts implements [alerts.Store].
 func (s *Store) PendingAlerts(ctx context.Context, max int, lease time.Duration) (all []alerts.Alert, now int64, err error) {
-	err = s.transact(ctx, "claim pending alerts", func(tx pgx.Tx) error {
-		var b pgx.Batch
-		b.Queue(pendingAlertsSQL, max, lease.Milliseconds()).Query(func(rows pgx.Rows) error {
-			found, err := collect(rows, nil, func(c *claimed[alerts.Alert]) []any { return append(columns.OfAlert(&c.row), &c.due) })
-			all = inOrder(found, func(a *alerts.Alert) string { return a.ID })
-			return err
-		})
-		b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
-		return tx.SendBatch(ctx, &b).Close()
+	err = s.transact(ctx, "claim pending alerts", func(tx pgx.Tx) (err error) {
+		var found []claimed[alerts.Alert]
+		fields := func(c *claimed[alerts.Alert]) []any { return append(columns.OfAlert(&c.row), &c.due) }
+		found, now, err = lockAlerts(ctx, tx, fields, pendingAlertsSQL, max, lease.Milliseconds())
+		all = inOrder(found, func(a *alerts.Alert) string { return a.ID })
+		return err
 	})
 	return all, now, err
 }
@@ -151,10 +148,10 @@ func writeNotices(ctx context.Context, tx pgx.Tx, ids []string, byID map[string]
 }
 
 // lockAlerts runs a query that locks alerts, and then reads the clock.
-func lockAlerts(ctx context.Context, tx pgx.Tx, query string, args ...any) (all []alerts.Alert, now int64, err error) {
+func lockAlerts[R any](ctx context.Context, tx pgx.Tx, fields func(*R) []any, query string, args ...any) (all []R, now int64, err error) {
 	var b pgx.Batch
 	b.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
-		all, err = collect(rows, nil, columns.OfAlert)
+		all, err = collect(rows, nil, fields)
 		return err
 	})
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
@@ -169,10 +166,10 @@ func idsOf(all []alerts.Alert) []string {
 // ResolveAlerts implements [alerts.Store].
 func (s *Store) ResolveAlerts(ctx context.Context, max int, build func(alerts.Alert) ([]alerts.Delivery, error)) (n int, err error) {
 	err = s.transact(ctx, "resolve alerts", func(tx pgx.Tx) error {
-		due, now, err := lockAlerts(ctx, tx, resolvableAlertsSQL, max)
+		due, now, err := lockAlerts(ctx, tx, columns.OfAlert, resolvableAlertsSQL, max)
 		if err == nil && len(due) < max {
 			var ahead []alerts.Alert
-			ahead, now, err = lockAlerts(ctx, tx, resolvableAheadSQL, max-len(due), alerts.MaxResolveDelay.Milliseconds())
+			ahead, now, err = lockAlerts(ctx, tx, columns.OfAlert, resolvableAheadSQL, max-len(due), alerts.MaxResolveDelay.Milliseconds())
 			due = append(due, ahead...)
 		}
 		if n = len(due); err != nil || n == 0 {
@@ -215,7 +212,7 @@ var errNoName = errors.New("the digest has no name")
 // DigestAlerts implements [alerts.Store].
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
-		held, now, err := lockAlerts(ctx, tx, heldAlertsSQL, user, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
+		held, now, err := lockAlerts(ctx, tx, columns.OfAlert, heldAlertsSQL, user, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return err
 		}
