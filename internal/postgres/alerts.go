@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -47,11 +48,7 @@ ORDER BY username, raised_at DESC, id DESC LIMIT $1`
 
 // Alerts implements [alerts.Store].
 func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error) {
-	before := f.Before
-	if before == 0 {
-		before = math.MaxInt64
-	}
-	args := []any{f.Max, before, f.BeforeID, f.Rule, f.Policy}
+	args := []any{f.Max, cmp.Or(f.Before, math.MaxInt64), f.BeforeID, f.Rule, f.Policy}
 	query := listAlertsSQL
 	switch {
 	case f.User != "" && f.OpenOnly:

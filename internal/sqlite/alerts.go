@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -31,11 +32,7 @@ SELECT ` + columns.Alert + ` FROM alerts WHERE (raised_at, id) < (?2, ?3) AND (?
 
 // Alerts implements [alerts.Store].
 func (s *Store) Alerts(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error) {
-	before := f.Before
-	if before == 0 {
-		before = math.MaxInt64
-	}
-	args := []any{f.Max, before, f.BeforeID, f.Rule, f.Policy}
+	args := []any{f.Max, cmp.Or(f.Before, math.MaxInt64), f.BeforeID, f.Rule, f.Policy}
 	query := listAlertsSQL
 	switch {
 	case f.User != "" && f.OpenOnly:

@@ -79,6 +79,5 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 
 // PruneKeys removes up to max keys that were revoked or expired before the given time, and returns how many.
 func (s *Store) PruneKeys(ctx context.Context, before time.Time, max int) (int, error) {
-	n, err := s.change(ctx, "remove ended keys", pruneKeysSQL, before.UnixMilli(), max)
-	return int(n), err
+	return s.change(ctx, "remove ended keys", pruneKeysSQL, before.UnixMilli(), max)
 }
