@@ -24,8 +24,8 @@ func TestDamagedFileErrorSaysWhatToDo(t *testing.T) {
 	if err == nil {
 		s.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(s.Advice(err), "damaged") {
-		t.Errorf("%v; want what to do", err)
+	if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(err.Error(), path) || !strings.Contains(s.Advice(err), "damaged") {
+		t.Errorf("%v; want which file, and what to do", err)
 	}
 }
 

@@ -125,14 +125,7 @@ func TestSchemaTooNew(t *testing.T) {
 	}
 }
 
-func TestNotADatabase(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits.db")
-	if err := os.WriteFile(path, []byte(strings.Repeat("text ", 1000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(t.Context(), Config{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("Open: %v", err)
-	}
+func TestNoPath(t *testing.T) {
 	if _, err := Open(t.Context(), Config{}); err == nil {
 		t.Error("opened no path")
 	}
@@ -149,35 +142,6 @@ func TestClock(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-// TestPlans: no statement of the service scans or sorts a whole table.
-func TestPlans(t *testing.T) {
-	s := open(t, Config{})
-	for _, sql := range []string{
-		readCounterSQL, updateStateSQL, updateCounterSQL, readReceiptSQL, deleteEventSQL, readOutboxSQL,
-		countersOfKeySQL, listCountersSQL, countCountersSQL, idsOfSpanSQL, deleteSpanSQL, deleteJournalSQL,
-		expiredCountersSQL, deleteCounterSQL, deleteExpiredReceiptsSQL,
-	} {
-		rows, err := s.conn.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+sql, make([]any, strings.Count(sql, "?"))...)
-		if err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-		for rows.Next() {
-			var id, parent, unused int
-			var detail string
-			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
-				t.Fatal(err)
-			}
-			// The oldest rows of the outbox are read in the order of the table.
-			if strings.Contains(detail, "TEMP B-TREE") || strings.HasPrefix(detail, "SCAN") && sql != readOutboxSQL {
-				t.Errorf("%s: %s", sql, detail)
-			}
-		}
-		if err := rows.Close(); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

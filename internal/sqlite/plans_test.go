@@ -5,12 +5,13 @@ import (
 	"testing"
 )
 
-// TestAlertPlans: no statement of alerts scans or sorts a whole table, except those that return all
-// of it in the order of an index, or that sort little.
-func TestAlertPlans(t *testing.T) {
+// TestPlans: no statement of decisions or of alerts scans or sorts a whole table, except those that return all of it in the
+// order of an index or of the table, or that sort little.
+func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	mayScan := map[string]string{
+		readOutboxSQL:        "SCAN outbox",
 		allSilencesSQL:       "SCAN alert_silences USING INDEX alert_silences_created",
 		poisonSQL:            "SCAN alert_poison USING INDEX alert_poison_kept",
 		disabledChannelsSQL:  "SCAN alert_channels",
@@ -21,6 +22,9 @@ func TestAlertPlans(t *testing.T) {
 		silencesSQL: "USE TEMP B-TREE FOR ORDER BY", poisonSQL: "USE TEMP B-TREE FOR LAST 2 TERMS OF ORDER BY",
 	}
 	for _, sql := range []string{
+		readCounterSQL, updateStateSQL, updateCounterSQL, readReceiptSQL, deleteEventSQL, readOutboxSQL,
+		countersOfKeySQL, listCountersSQL, countCountersSQL, idsOfSpanSQL, deleteSpanSQL, deleteJournalSQL,
+		expiredCountersSQL, deleteCounterSQL, deleteExpiredReceiptsSQL,
 		takeEventSQL, readGroupSQL, readOpenSQL, readExceededSQL, writeGroupSQL, insertAlertSQL, updateAlertSQL,
 		alertSQL, listAlertsSQL, listOpenAlertsSQL, listAlertsOfUserSQL, listOpenAlertsOfUserSQL,
 		pruneAlertsSQL, pruneDeliveriesSQL, pruneSilencesSQL, prunePoisonSQL, pruneGroupsSQL, pruneTakenSQL,
