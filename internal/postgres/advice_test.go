@@ -2,67 +2,52 @@ package postgres
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
-// TestAdviceForServerErrors uses errors of a real server.
-func TestAdviceForServerErrors(t *testing.T) {
+// TestAdviceAndOwnFaultsOfServerErrors uses errors of a real server. Only those that every value would have are the store's
+// own.
+func TestAdviceAndOwnFaultsOfServerErrors(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{lockTimeout: 10 * time.Millisecond})
 	begin(t, s, `LOCK TABLE usage_counts`)
-	for statement, want := range map[string]string{
-		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      "full",
-		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        "I/O errors",
-		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: "damaged",
-		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   "read-only",
-		`DO $$ BEGIN SET LOCAL ROLE pg_monitor; PERFORM FROM counters; END $$`:               "deploy/roles.sql",
-		`SELECT FROM usage_counts`:  "a lock",
-		`SELECT no_such_function()`: "",
+	for statement, want := range map[string]struct {
+		advice string
+		own    bool
+	}{
+		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      {"full", true},
+		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        {"I/O errors", true},
+		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: {"damaged", true},
+		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   {"read-only", true},
+		`DO $$ BEGIN SET LOCAL ROLE pg_monitor; PERFORM FROM counters; END $$`:               {"deploy/roles.sql", true},
+		`SELECT FROM usage_counts`:                          {"a lock", true},
+		`SELECT FROM no_such_table`:                         {"", true},
+		`SELECT no_such_function()`:                         {"", true},
+		`SELECT 1/0`:                                        {"", false},
+		`SELECT E'\000'`:                                    {"", false},
+		`INSERT INTO alert_events VALUES ('x', NULL)`:       {"", false},
+		`DO $$ BEGIN RAISE 'a trigger of somebody'; END $$`: {"", false},
+		`SET statement_timeout = 1; SELECT pg_sleep(10)`:    {"", false},
+		`SELECT repeat('x', 1 << 30)`:                       {"", false},
 	} {
-		_, err := s.relay.Exec(t.Context(), statement)
-		if got := s.Advice(notCommitted("decide", err)); err == nil || !strings.Contains(got, want) || (got == "") != (want == "") {
-			t.Errorf("the advice for %v is %q; want %q", err, got, want)
+		_, err := connect(t, s).Exec(t.Context(), statement)
+		err = notCommitted("decide", err)
+		if got := s.Advice(err); !strings.Contains(got, want.advice) || (got == "") != (want.advice == "") {
+			t.Errorf("the advice for %v is %q; want %q", err, got, want.advice)
+		}
+		if got := s.OwnFault(err); sqlState(err) == "" || got != want.own {
+			t.Errorf("%s: %v is the store's own fault: %t; want %t", statement, err, got, want.own)
 		}
 	}
 	if got := s.Advice(errors.New("connection refused")); got != "" {
 		t.Errorf("the advice for an unreachable server is %q", got)
-	}
-}
-
-// TestOwnFaultsAreNotOfWhatIsWritten: only errors that every value would have are the store's own.
-func TestOwnFaultsAreNotOfWhatIsWritten(t *testing.T) {
-	t.Parallel()
-	s := open(t, Config{lockTimeout: 10 * time.Millisecond})
-	begin(t, s, `LOCK TABLE usage_counts`)
-	for statement, want := range map[string]bool{
-		`DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$`:      true,
-		`DO $$ BEGIN RAISE 'could not read block' USING ERRCODE = 'io_error'; END $$`:        true,
-		`DO $$ BEGIN RAISE 'invalid page in block' USING ERRCODE = 'data_corrupted'; END $$`: true,
-		`DO $$ BEGIN SET TRANSACTION READ ONLY; CREATE TABLE t (); END $$`:                   true,
-		`DO $$ BEGIN SET LOCAL ROLE pg_monitor; PERFORM FROM counters; END $$`:               true,
-		`SELECT FROM usage_counts`:                          true,
-		`SELECT FROM no_such_table`:                         true,
-		`SELECT 1/0`:                                        false,
-		`SELECT E'\000'`:                                    false,
-		`INSERT INTO alert_events VALUES ('x', NULL)`:       false,
-		`DO $$ BEGIN RAISE 'a trigger of somebody'; END $$`: false,
-		`SET statement_timeout = 1; SELECT pg_sleep(10)`:    false,
-		`SELECT repeat('x', 1 << 30)`:                       false,
-	} {
-		conn := connect(t, s)
-		_, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
-		if got := s.OwnFault(fmt.Errorf("take events: %w", err)); err == nil || got != want {
-			t.Errorf("%s: %v is the store's own fault: %t; want %t", statement, err, got, want)
-		}
 	}
 	away := open(t, Config{URL: "postgres://127.0.0.1:1/limits"})
 	if err := away.Take(t.Context(), alerts.TakeQuery{}, nil); !s.OwnFault(err) {
