@@ -71,18 +71,8 @@ func TestLostRacesAreConflicts(t *testing.T) {
 func TestErrorOfADamagedTableSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	raise := func(id string) {
-		t.Helper()
-		a := alerts.Alert{ID: id, GroupID: alerts.GroupID{Rule: "r", Key: id}, Notice: alerts.Pending}
-		err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{a.GroupID}}, func(alerts.TakeState) (alerts.Changes, error) {
-			return alerts.Changes{Raised: []alerts.Alert{a}}, nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	raise("good")
-	raise("bad")
+	raise(t, s, alerts.Alert{ID: "good"})
+	raise(t, s, alerts.Alert{ID: "bad"})
 	conn := connect(t, s)
 	exec(t, conn, `UPDATE alerts SET body = '{"id":' || chr(127) WHERE id = 'bad'`)
 	_, _, ofRow := s.PendingAlerts(t.Context(), 9, time.Minute)

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -11,6 +12,18 @@ import (
 
 	"github.com/seed503877ad/limits/internal/alerts"
 )
+
+// raise raises an alert, of a group of its own unless it has one.
+func raise(t *testing.T, s *Store, a alerts.Alert) {
+	t.Helper()
+	a.GroupID = cmp.Or(a.GroupID, alerts.GroupID{Rule: "r", Key: a.ID})
+	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{a.GroupID}}, func(alerts.TakeState) (alerts.Changes, error) {
+		return alerts.Changes{Raised: []alerts.Alert{a}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // TestTakeInvalidText: an id or key that PostgreSQL cannot store fails the whole batch, and nothing
 // of the batch is stored. The caller has to prevent that. Text that is only displayed is sanitized:
@@ -92,13 +105,7 @@ func TestResolveSkipsLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	g := alerts.GroupID{Rule: "r", Key: "k"}
-	taking := alerts.TakeQuery{Groups: []alerts.GroupID{g}}
-	err := s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
-		return alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g, RaisedAt: taken.Now, ResolveAt: taken.Now - 1}}}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raise(t, s, alerts.Alert{ID: "i", GroupID: g, ResolveAt: 1})
 	if _, err := s.SaveNotices(t.Context(), []alerts.NoticeDecision{{Alert: "i", Notice: alerts.Sent}}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +116,7 @@ func TestResolveSkipsLocked(t *testing.T) {
 			t.Errorf("resolved %d, %v; want %d", n, err, want)
 		}
 	}
-	err = s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
+	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{g}}, func(alerts.TakeState) (alerts.Changes, error) {
 		resolve(0)
 		return alerts.Changes{}, nil
 	})
@@ -124,13 +131,7 @@ func TestDigestWaitsForLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{lockTimeout: time.Minute})
 	g := alerts.GroupID{Rule: "r", Key: "k"}
-	taking := alerts.TakeQuery{Groups: []alerts.GroupID{g}}
-	err := s.Take(t.Context(), taking, func(taken alerts.TakeState) (alerts.Changes, error) {
-		return alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g, User: "u", RaisedAt: taken.Now}}}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raise(t, s, alerts.Alert{ID: "i", GroupID: g, User: "u"})
 	if _, err := s.SaveNotices(t.Context(), []alerts.NoticeDecision{{Alert: "i", Notice: alerts.Held, HeldUntil: 1}}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestDigestWaitsForLocked(t *testing.T) {
 		err error
 	}
 	made := make(chan outcome, 1)
-	err = s.Take(t.Context(), taking, func(alerts.TakeState) (alerts.Changes, error) { // which locks the open alert
+	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{g}}, func(alerts.TakeState) (alerts.Changes, error) { // which locks it
 		go func() {
 			n, err := s.DigestAlerts(t.Context(), "u", 9, func([]alerts.Alert, int64) (alerts.DigestDecision, error) {
 				return alerts.DigestDecision{Name: "d"}, nil
@@ -164,26 +165,15 @@ func TestAlertResolvedMeanwhileIsNotOpen(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{lockTimeout: time.Minute})
 	g := alerts.GroupID{Rule: "r", Key: "k"}
-	take := func(changes alerts.Changes) (open int, err error) {
-		err = s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{g}}, func(taken alerts.TakeState) (alerts.Changes, error) {
-			open = len(taken.Open)
-			return changes, nil
-		})
-		return open, err
-	}
-	if _, err := take(alerts.Changes{Raised: []alerts.Alert{{ID: "i", GroupID: g}}}); err != nil {
-		t.Fatal(err)
-	}
-	conn := connect(t, s)
-	exec(t, conn, `SET idle_in_transaction_session_timeout = 0`)
-	resolving, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec(t, resolving, `UPDATE alerts SET resolved_at = 1 WHERE id = 'i'`)
+	raise(t, s, alerts.Alert{ID: "i", GroupID: g})
+	resolving := begin(t, s, `SET LOCAL idle_in_transaction_session_timeout = 0; UPDATE alerts SET resolved_at = 1 WHERE id = 'i'`)
 	ended := make(chan error, 1)
 	go func() {
-		open, err := take(alerts.Changes{})
+		var open int
+		err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{g}}, func(taken alerts.TakeState) (alerts.Changes, error) {
+			open = len(taken.Open)
+			return alerts.Changes{}, nil
+		})
 		if err == nil && open > 0 {
 			err = errors.New("it is open")
 		}
@@ -205,13 +195,7 @@ func TestTransactionThatWaitedForLockRunsAgain(t *testing.T) {
 	if err := s.AddDelivery(t.Context(), alerts.NewDelivery(alerts.Message{ID: "m"}, "c")); err != nil {
 		t.Fatal(err)
 	}
-	conn := connect(t, s)
-	exec(t, conn, `SET idle_in_transaction_session_timeout = 0`)
-	holds, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec(t, holds, `SELECT FROM alert_deliveries FOR UPDATE`)
+	holds := begin(t, s, `SET LOCAL idle_in_transaction_session_timeout = 0; SELECT FROM alert_deliveries FOR UPDATE`)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- s.SaveResults(t.Context(), []alerts.DeliveryResult{{ID: "m/c", State: alerts.DeliverySent}})
@@ -242,13 +226,7 @@ func TestTransactionThatWaitedForLockRunsAgain(t *testing.T) {
 func TestClaimsThatBeginAtOnceShareNoAlert(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	a := alerts.Alert{ID: "i", GroupID: alerts.GroupID{Rule: "r", Key: "k"}, Notice: alerts.Pending}
-	err := s.Take(t.Context(), alerts.TakeQuery{Groups: []alerts.GroupID{a.GroupID}}, func(alerts.TakeState) (alerts.Changes, error) {
-		return alerts.Changes{Raised: []alerts.Alert{a}}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raise(t, s, alerts.Alert{ID: "i"})
 	for _, want := range []int{1, 0} {
 		if all, _, err := s.PendingAlerts(t.Context(), 9, time.Hour+5*time.Second); err != nil || len(all) != want {
 			t.Errorf("claimed %+v, %v; want %d", all, err, want)
