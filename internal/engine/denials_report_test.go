@@ -15,18 +15,22 @@ import (
 )
 
 // TestLateReportSaysWhenCostFits, or that it never does, even if less or all of it
-// fits by then.
+// fits by then, and what remains by then.
 func TestLateReportSaysWhenCostFits(t *testing.T) {
 	t.Parallel()
+	const hour, fixed = 3_600_000, engine.FixedWindow
 	for name, tt := range map[string]struct {
-		window     string
-		used, cost int64
-		want       int64
+		algorithm             engine.Algorithm
+		window                string
+		used, cost, refunded  int64
+		retryAfter, remaining int64
 	}{
-		"less fits":       {"1h", 8, 5, 3_600_000 - 11_000},
-		"counter is full": {"1h", 10, 5, 3_600_000 - 11_000},
-		"never fits":      {"1h", 10, 11, 0},
-		"already fits":    {"2s", 10, 1, 1},
+		"less fits":                 {window: "1h", used: 8, cost: 5, retryAfter: hour - 11_000, remaining: 2},
+		"counter is full":           {window: "1h", used: 10, cost: 5, retryAfter: hour - 11_000},
+		"never fits":                {window: "1h", used: 10, cost: 11},
+		"already fits":              {window: "2s", used: 10, cost: 1, retryAfter: 1, remaining: 10},
+		"fits in the next window":   {fixed, "2s", 10, 1, 0, 1, 10},
+		"just fits in the same one": {fixed, "1h", 10, 5, 5, 1, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,16 +38,20 @@ func TestLateReportSaysWhenCostFits(t *testing.T) {
 				store := openTap(t)
 				e := start(t, engine.Config{Store: store})
 				l := per(t, "k", 10, tt.window)
+				l.Algorithm = tt.algorithm
 				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: tt.used})
 				for range 3 {
 					ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: tt.cost})
+				}
+				if tt.refunded > 0 {
+					ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{l}, Cost: tt.refunded})
 				}
 				store.events(t)
 				time.Sleep(12 * time.Second)
 				synctest.Wait()
 				got := store.events(t)
-				if len(got) != 1 || got[0].Denied != 2 || got[0].RetryAfter < tt.want || got[0].RetryAfter > tt.want*102/100 {
-					t.Errorf("%+v; want 2 denials to be tried again after %d ms", got, tt.want)
+				if len(got) != 1 || got[0].Denied != 2 || got[0].RetryAfter < tt.retryAfter || got[0].RetryAfter > tt.retryAfter*102/100 || got[0].Remaining != tt.remaining {
+					t.Errorf("%+v; want 2 denials to be tried again after %d ms, and %d that remain", got, tt.retryAfter, tt.remaining)
 				}
 			})
 		})
@@ -78,6 +86,9 @@ func TestDenialsOfManyCostsAreReportedTogether(t *testing.T) {
 func toldOf(t *testing.T, store *tap) (denied int64) {
 	t.Helper()
 	for _, event := range store.events(t) {
+		if event.Type == engine.EventExceeded && event.Denied == 0 {
+			t.Errorf("an event tells of no denial: %+v", event)
+		}
 		denied += event.Denied
 	}
 	return denied

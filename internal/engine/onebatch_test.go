@@ -59,6 +59,15 @@ func newTable(now int64) *table {
 
 // write decides the requests in one transaction, and returns their answers.
 func (w *table) write(requests ...asked) (answers []string) {
+	b, _ := w.commit(requests...)
+	for _, r := range b.requests {
+		answers = append(answers, fmt.Sprintf("%s %d of %v: %+v, %v", r.Verb, r.Cost, r.Limits, r.decision, r.err))
+	}
+	return answers
+}
+
+// commit decides the requests in one transaction, and returns the batch and what it wrote.
+func (w *table) commit(requests ...asked) (*batch, Changes) {
 	b := newBatch()
 	for _, a := range requests {
 		b.add(w.request(a))
@@ -85,10 +94,7 @@ func (w *table) write(requests ...asked) (answers []string) {
 	for i := range b.counters {
 		w.denials.afterCommit(&b.counters[i], b.now)
 	}
-	for _, r := range b.requests {
-		answers = append(answers, fmt.Sprintf("%s %d of %v: %+v, %v", r.Verb, r.Cost, r.Limits, r.decision, r.err))
-	}
-	return answers
+	return b, changes
 }
 
 // asked is a request, which can be made more than once.
@@ -222,4 +228,67 @@ func TestSettleOfEndedWindowLeavesNoTrace(t *testing.T) {
 	if diff := differences(t, apart, together); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// TestAChargedCounterKeepsTheDefinitionOfItsState: what a settle charges in a batch in which a counter is redefined, by the
+// settle itself or by another request, is stored under the definition that the state has then.
+func TestAChargedCounterKeepsTheDefinitionOfItsState(t *testing.T) {
+	t.Parallel()
+	free, pro := limitOf(t, FixedWindow, 5, "1m"), limitOf(t, FixedWindow, 9, "1m")
+	charge := asked{verb: Consume, limits: []Limit{pro}, cost: 1}
+	look := asked{verb: Check, limits: []Limit{pro}, cost: 1}
+	settle := asked{verb: Settle, id: "x", cost: 7}
+	for name, c := range map[string]struct {
+		before, together []asked
+		after            int64
+	}{
+		"redefined by the settle, since the window has ended": {[]asked{charge}, []asked{look, settle}, 60_000},
+		"redefined by another request":                        {nil, []asked{charge, settle}, 0},
+	} {
+		together, apart := newTable(noon), newTable(noon)
+		for _, w := range []*table{together, apart} {
+			w.write(asked{verb: Consume, limits: []Limit{free}, cost: 1, id: "x"})
+			for _, a := range c.before {
+				w.write(a)
+			}
+			w.now += c.after
+		}
+		together.write(c.together...)
+		for _, a := range c.together {
+			apart.write(a)
+		}
+		if diff := differences(t, apart, together); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestASettleThatChangesNothingLeavesNoTrace: nothing is written but its receipt, no event is raised, and other workers have
+// nothing to forget.
+func TestASettleThatChangesNothingLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, a Algorithm) {
+		l := limitOf(t, a, 5, "1m")
+		l.Threshold = 5
+		other := l
+		other.Window, _ = ParseWindow("7s")
+		for name, c := range map[string]struct {
+			meanwhile []asked
+			cost      int64
+		}{
+			"it cost what was reserved": {nil, 3},
+			"it was redefined":          {[]asked{{verb: Consume, limits: []Limit{other}, cost: 1}}, 1},
+		} {
+			w := newTable(noon)
+			w.write(asked{verb: Consume, limits: []Limit{l}, cost: 3, id: "x"})
+			for _, m := range c.meanwhile {
+				w.write(m)
+			}
+			w.now += 61_500
+			b, changes := w.commit(asked{verb: Settle, id: "x", cost: c.cost})
+			if len(changes.Counters) > 0 || len(changes.Events) > 0 || len(changes.Receipts) != 1 || b.counters[0].freed {
+				t.Errorf("%s: %+v, freed %v", name, changes, b.counters[0].freed)
+			}
+		}
+	})
 }

@@ -212,8 +212,31 @@ func TestSettleKeepsOpenLeases(t *testing.T) {
 	})
 }
 
+// TestSettleGivesBackWhatWasLent, once the lease is over, also if the counter has another amount by then.
+func TestSettleGivesBackWhatWasLent(t *testing.T) {
+	t.Parallel()
+	for _, a := range []Algorithm{SlidingWindow, FixedWindow} {
+		h := &settling{history: history{limit: limitOf(t, a, 1000, "1h"), now: noon}}
+		if !h.reserve(600) {
+			t.Fatal("denied")
+		}
+		h.kept.Limits[0].Since = h.state.since
+		first := h.limit
+		h.limit.Limit = 2000
+		h.ask(Check, 1)
+		if lent, _, _ := h.state.chargeAhead(&h.limit, 40); lent != 40 {
+			t.Fatalf("lent %d", lent)
+		}
+		h.ask(Refund, 590)
+		h.limit, h.now = first, noon+maxLease+leaseGrace+1
+		if r := h.settle(0); r.Used != 0 {
+			t.Errorf("%s: %d used after all was given back and every lease has ended", a, r.Used)
+		}
+	}
+}
+
 // TestSettleOfRedefinedLimitOnlyCharges charges what is missing under the definition that stands
-// now, and gives nothing back.
+// now, and gives nothing back. It is charged at the present moment, when less is used than before.
 func TestSettleOfRedefinedLimitOnlyCharges(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
@@ -232,6 +255,16 @@ func TestSettleOfRedefinedLimitOnlyCharges(t *testing.T) {
 				t.Errorf("settled to %d: %d used, want %d under the new definition", cost, c.state.counting().used(), want)
 			}
 			stored(t, &c.state)
+
+			c = h.copied(t)
+			c.limit, c.now = old, h.now+2*3_600_000
+			c.settle(cost + 50)
+			if a != FixedWindow { // its window has ended, and the next one is that of the settle
+				c.limit = now
+			}
+			if r := c.ask(Check, 1); r.Used != cost || c.state.counting().moment() != c.now {
+				t.Errorf("settled to %d two hours later: %d used at %d, want %d at %d", cost+50, r.Used, c.state.counting().moment(), cost, c.now)
+			}
 		}
 	})
 }
