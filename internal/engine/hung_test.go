@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -54,7 +55,8 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
 		told := make(chan bool, 10)
-		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told <- err != nil }})
+		var seen failures
+		e := start(t, engine.Config{Store: store, Observer: &seen, StoreFailing: func(err error) { told <- err != nil }})
 		limit := per(t, "k", 100, "1h")
 		ask(t, e, engine.Request{Limits: []engine.Limit{limit}})
 		submit := func(r engine.Request) chan timedAnswer { return submitTimed(t, e, limit, r) }
@@ -65,11 +67,12 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 		if a := <-behind; a.err != nil || !a.d.Degraded || a.d.Allowed || a.took >= 2*time.Second {
 			t.Errorf("behind it, after %s: %+v, %v", a.took, a.d, a.err)
 		}
-		if a := <-refund; a.err == nil {
-			t.Errorf("a refund without the store: %+v", a.d)
+		const why = "its disk does not respond"
+		if a := <-refund; !errors.Is(a.err, engine.ErrUnavailable) || !strings.Contains(a.err.Error(), why) {
+			t.Errorf("a refund without the store: %+v, %v; want why", a.d, a.err)
 		}
-		if e.Failure() == nil {
-			t.Error("nothing fails")
+		if err := e.Failure(); err == nil || !strings.Contains(err.Error(), why) || seen.n.Load() != 1 {
+			t.Errorf("Failure is %v, and %d failures were seen", err, seen.n.Load())
 		}
 		time.Sleep(10 * time.Second)
 		at := time.Now()
@@ -96,6 +99,44 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 		synctest.Wait()
 		if err := e.Failure(); err != nil || len(told) != 2 || !<-told || <-told {
 			t.Errorf("Failure is %v, want none; want one failure told and its end", err)
+		}
+		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
+			t.Errorf("a settle when it has ended: %v", err)
+		}
+	})
+}
+
+// failures counts the failures that an observer saw.
+type failures struct {
+	results
+	n atomic.Int64
+}
+
+func (f *failures) StoreFailed(error) { f.n.Add(1) }
+
+// TestStoreThatHungAndFailedIsNotBack: only a transaction that is committed tells that it is.
+func TestStoreThatHungAndFailedIsNotBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
+		var told []error
+		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told = append(told, err) }})
+		broken := errors.New("the disk is broken")
+		store.fail(func(bool) error { return broken })
+		store.hang.Store(true)
+		own := submitTimed(t, e, per(t, "k", 100, "1h"), engine.Request{})
+		time.Sleep(10 * time.Second)
+		close(store.ends)
+		<-own
+		synctest.Wait()
+		if last := told[len(told)-1]; !errors.Is(last, broken) || !errors.Is(e.Failure(), broken) {
+			t.Errorf("told %v, and Failure is %v; want the last of both to be that it fails", told, e.Failure())
+		}
+		store.hang.Store(false)
+		store.fail(nil)
+		time.Sleep(3 * time.Second)
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}}); d.Degraded || told[len(told)-1] != nil || e.Failure() != nil {
+			t.Errorf("when it works again: %+v, told %v, Failure is %v", d, told, e.Failure())
 		}
 	})
 }

@@ -42,42 +42,55 @@ func TestALeaseIsGivenBackWithinItsGrace(t *testing.T) {
 	}
 }
 
-// TestARefundLeavesWhatIsLent in either generation, though it asks for all that is used. Of a bucket it also leaves what is
-// refilled before the last of the leases is over: otherwise the bucket would be full by then, and what is lent refilled too.
+// TestARefundLeavesWhatIsLent in either generation, though it asks for all that is used, and so does a settle. Of a bucket it
+// also leaves what is refilled before the last of the leases is over: otherwise the bucket would be full by then, and what is
+// lent refilled too.
 func TestARefundLeavesWhatIsLent(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, a Algorithm) {
-		h := history{limit: limitOf(t, a, 36_000_000, "1h"), now: noon} // refills 10 in a millisecond
-		h.ask(Consume, 10_000_000)
-		lent := int64(0)
-		generation := maxLease + graceOf(a)
-		for _, at := range []int64{0, generation - 100, generation + 1} {
-			h.now = noon + at
-			h.ask(Check, 1)
-			amount, _, _ := h.state.chargeAhead(&h.limit, 1000)
-			if lent += amount; amount != 1000 {
-				t.Fatalf("%s: %d lent after %d ms", a, amount, at)
-			}
-		}
-		if h.state.lent.older.amount == 0 {
-			t.Fatalf("one generation: %+v", h.state.lent)
-		}
-		end := h.state.lent.until()
-		if want := h.now + generation; end != want {
-			t.Errorf("%s: the last lease ends %d ms after %d", a, end-want, want)
-		}
-		h.ask(Refund, h.state.counting().used())
-		if used := h.state.counting().used(); a != TokenBucket && used != lent {
-			t.Errorf("%s: %d used after all was refunded, and %d are lent", a, used, lent)
-		}
-		if a == TokenBucket {
-			h.now = end
-			h.ask(Check, 1)
-			if used := h.state.counting().used(); used < lent || used > lent+2 {
-				t.Errorf("%d used when the leases are over, and %d are lent", used, lent)
-			}
-		}
+		const charged = 10_000_000
+		refund := func(s *State) { s.refund(s.counting().used()) }
+		settle := func(s *State) { s.refundCharge(charged, charged, noon) }
+		testGivingBackLeavesWhatIsLent(t, a, charged, refund, settle)
+		testGivingBackLeavesWhatIsLent(t, a, charged, settle, refund)
 	})
+}
+
+func testGivingBackLeavesWhatIsLent(t *testing.T, a Algorithm, charged int64, giveBack, again func(*State)) {
+	h := history{limit: limitOf(t, a, 36_000_001, "1h"), now: noon} // refills 10 in a millisecond, and a little
+	h.ask(Consume, charged)
+	lent := int64(0)
+	generation := maxLease + graceOf(a)
+	for _, at := range []int64{0, generation - 100, generation + 1} {
+		h.now = noon + at
+		h.ask(Check, 1)
+		amount, _, _ := h.state.chargeAhead(&h.limit, 1000)
+		if lent += amount; amount != 1000 {
+			t.Fatalf("%s: %d lent after %d ms", a, amount, at)
+		}
+	}
+	if h.state.lent.older.amount == 0 {
+		t.Fatalf("one generation: %+v", h.state.lent)
+	}
+	end := h.state.lent.until()
+	if want := h.now + generation; end != want {
+		t.Errorf("%s: the last lease ends %d ms after %d", a, end-want, want)
+	}
+	giveBack(&h.state)
+	left := h.state.usage()
+	if again(&h.state); h.state.usage() != left {
+		t.Errorf("%s: %+v used when all is given back once more, and %+v before", a, h.state.usage(), left)
+	}
+	if used := h.state.counting().used(); a != TokenBucket && used != lent {
+		t.Errorf("%s: %d used after all was given back, and %d are lent", a, used, lent)
+	}
+	if a == TokenBucket {
+		h.now = end
+		h.ask(Check, 1)
+		if used := h.state.counting().used(); used < lent || used > lent+2 {
+			t.Errorf("%d used when the leases are over, and %d are lent", used, lent)
+		}
+	}
 }
 
 // TestLoansThatEndLeaveNothing: neither their end nor their beginning counts for the next ones.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -267,6 +268,47 @@ func TestSettleOfRedefinedLimitOnlyCharges(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestASettleRedefinesAnEndedWindowAlone, and only one that begins and ends as the stored one does: under any other definition
+// the counter keeps its own, and a window that is over is charged as of its last moment. A counter under the settle's
+// definition is brought to now as by any request.
+func TestASettleRedefinesAnEndedWindowAlone(t *testing.T) {
+	t.Parallel()
+	hour := limitOf(t, FixedWindow, 100, "1h")
+	less, firstUse, sliding, bucket, day := hour, hour, hour, hour, limitOf(t, FixedWindow, 100, "1d")
+	less.Limit, firstUse.FirstUse, sliding.Algorithm, bucket.Algorithm = 50, true, SlidingWindow, TokenBucket
+	for _, stands := range []Limit{hour, firstUse, sliding, bucket, day} {
+		for _, l := range []Limit{hour, less, firstUse, sliding, bucket, day} {
+			for _, after := range []int64{0, 1_000_000, 2 * 3_600_000} {
+				h := settling{history: history{limit: stands, now: noon + 60_000}, kept: &reservation{Cost: 1, Limits: make([]reservedLimit, 1)}}
+				h.ask(Consume, 10)
+				h.now += after
+				same := h.copied(t)
+				used, want, at := same.ask(Check, 1).Used, stands.hash(), h.now
+				if ended := stands.Algorithm == FixedWindow && stands.Window.text == "1h" && after > 3_600_000; ended && l != stands {
+					used, at = 10, h.state.fixed.end-1
+				}
+				if (l == less || l == firstUse) && stands == hour && after > 3_600_000 {
+					used, want, at = 0, l.hash(), h.now
+				}
+				h.limit = l
+				h.settle(4)
+				if s := stored(t, &h.state); s.spec != want || s.counting().moment() != at || s.counting().used() != used+3 {
+					t.Errorf("%+v, settled under %+v after %d ms: %d used at %d under %x, want %d at %d under %x",
+						stands, l, after, s.counting().used(), s.counting().moment()-noon, s.spec, used+3, at-noon, want)
+				}
+			}
+		}
+		early, late := State{until: noon + 100}, State{until: noon + 100}
+		early.advanceInPlace(&stands, noon)
+		late.advance(&stands, noon)
+		early.advanceInPlace(&stands, noon+1)
+		late.advance(&stands, noon+1)
+		if diff := cmp.Diff(late, early, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
+			t.Errorf("%+v: in place as by a request (-), got (+):\n%s", stands, diff)
+		}
+	}
 }
 
 func TestReservationRestoresItsLimit(t *testing.T) {
