@@ -237,6 +237,7 @@ func TestConcurrentSettlesShareTransactions(t *testing.T) {
 		for i := range n {
 			all.Go(func() { settle(i) })
 		}
+		all.Go(func() { settle(n - 1) }) // twice, at the same moment
 		settled := make(chan struct{})
 		go func() { all.Wait(); close(settled) }()
 		for waiting := true; waiting; {

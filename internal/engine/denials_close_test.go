@@ -27,7 +27,7 @@ func TestCloseReportsRememberedDenials(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := store.events(t)
-		if len(got) != 2 || got[0].Denied != 1 || got[1].Denied != 6 || got[1].User != "u" || got[1].RetryAfter == 0 {
+		if len(got) != 2 || got[0].Denied != 1 || got[1].Denied != 6 || got[1].User != "u" || got[1].RetryAfter == 0 || got[1].Threshold != 0 {
 			t.Fatalf("%+v: want one event for the first denial, and one for the 6 others", got)
 		}
 		closed := got[1].Time

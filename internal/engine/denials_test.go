@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -263,24 +264,27 @@ func TestEvents(t *testing.T) {
 		store := openTap(t)
 		e := start(t, engine.Config{Store: store})
 		consume := engine.Request{Limits: []engine.Limit{per(t, "api:user:7", 20, "1m")}}
+		consume.Limits[0].Policy = "p"
 		for range 17 {
 			ask(t, e, consume)
 		}
 		if got := store.events(t); len(got) != 0 {
 			t.Fatalf("events before the threshold: %+v", got)
 		}
-		ask(t, e, consume)
+		want := engine.Event{Type: engine.EventWarning, Time: time.Now().UnixMilli(), Key: "api:user:7", Name: "1m", Policy: "p",
+			Limit: 20, Window: "1m", Remaining: 2, Threshold: 2, ResetAt: ask(t, e, consume).Results[0].ResetAt, User: "u"}
 		ask(t, e, consume)
 		ask(t, e, consume)
 		got := store.events(t)
-		if len(got) != 1 || got[0].Type != engine.EventWarning || got[0].Remaining != 2 || got[0].Threshold != 2 || got[0].User != "u" {
-			t.Fatalf("one warning when 2 of 20 remain: %+v", got)
+		if diff := cmp.Diff([]engine.Event{want}, got, cmpopts.IgnoreFields(engine.Event{}, "ID")); diff != "" {
+			t.Fatalf("one warning when 2 of 20 remain (-want +got):\n%s", diff)
 		}
 		// The first denial has an event at once.
-		ask(t, e, consume)
+		denied := ask(t, e, consume).Results[0]
+		want.Type, want.Remaining, want.ResetAt, want.RetryAfter, want.Denied = engine.EventExceeded, 0, denied.ResetAt, denied.RetryAfter, 1
 		got = store.events(t)
-		if len(got) != 1 || got[0].Type != engine.EventExceeded || got[0].Denied != 1 || got[0].RetryAfter < 1 {
-			t.Fatalf("the first denial: %+v", got)
+		if diff := cmp.Diff([]engine.Event{want}, got, cmpopts.IgnoreFields(engine.Event{}, "ID")); diff != "" || denied.RetryAfter < 1 {
+			t.Fatalf("the first denial (-want +got):\n%s", diff)
 		}
 		// Further denials are reported together 10 seconds later, even if nothing follows them.
 		for range 41 {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -109,7 +110,8 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		e := start(t, engine.Config{Store: store, Queue: 3})
+		var seen refusals
+		e := start(t, engine.Config{Store: store, Queue: 3, Observer: &seen})
 		store.hold()
 		var done sync.WaitGroup
 		submit := func() error {
@@ -132,11 +134,51 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 		if err := submit(); !errors.Is(err, engine.ErrOverloaded) {
 			t.Errorf("the fourth waiting request: %v, want %v", err, engine.ErrOverloaded)
 		}
+		if seen.n.Load() != 1 {
+			t.Errorf("%d errors were seen, want that one", seen.n.Load())
+		}
 		if got := e.Queued(); got != 3 {
 			t.Errorf("queued %d, want 3", got)
 		}
 		store.release()
 		done.Wait()
+	})
+}
+
+// refusals counts the errors that an observer saw, other than of a request that was answered without the store.
+type refusals struct {
+	results
+	n atomic.Int64
+}
+
+func (r *refusals) Decided(_ engine.Verb, result, _ string, degraded bool, _ time.Duration) {
+	if result == "error" && !degraded {
+		r.n.Add(1)
+	}
+}
+
+// TestAnEngineNeedsItsStore to start: it would not know what time it is.
+func TestAnEngineNeedsItsStore(t *testing.T) {
+	t.Parallel()
+	store, down := openTap(t), errors.New("connection refused")
+	store.fail(func(bool) error { return down })
+	if _, err := engine.New(t.Context(), engine.Config{Store: store}); !errors.Is(err, down) {
+		t.Errorf("%v, want why it does not start", err)
+	}
+}
+
+// TestCommittedTellsOfEvents once they are written, and of nothing else.
+func TestCommittedTellsOfEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, told := openTap(t), atomic.Int64{}
+		e := start(t, engine.Config{Store: store, Committed: func() { told.Add(1) }})
+		for i, want := range []int64{0, 1, 2, 2} { // nothing, a warning, an exceeded event, nothing
+			ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, Cost: 1})
+			if synctest.Wait(); told.Load() != want {
+				t.Errorf("after request %d: told %d times, want %d", i, told.Load(), want)
+			}
+		}
 	})
 }
 
@@ -232,11 +274,12 @@ func TestTheSameIDTwiceInOneBatch(t *testing.T) {
 	})
 }
 
+// TestCloseAnswersEverything, also if it takes many transactions after the engine began to close.
 func TestCloseAnswersEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+		e := start(t, engine.Config{Store: store, MaxBatch: 30})
 		var answered atomic.Int64
 		const n = 1000
 		for i := range n {
@@ -257,6 +300,9 @@ func TestCloseAnswersEverything(t *testing.T) {
 		}
 		if err := e.Submit(&engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, Cost: 1}); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("submit after close: %v", err)
+		}
+		if d, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, Cost: 1}); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("do after close: %+v, %v", d, err)
 		}
 		store.Close()
 	})

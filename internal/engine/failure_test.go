@@ -131,12 +131,13 @@ func TestEachSettleIsCountedOnce(t *testing.T) {
 		ask(t, e, consume)
 		consume.ID = "denied"
 		ask(t, e, consume)
+		ask(t, e, engine.Request{Verb: engine.Record, Limits: []engine.Limit{per(t, "recorded", 10, "1h")}, ID: "recorded"})
 		for _, c := range []struct {
 			id   string
 			cost int64
 			want error
 		}{{"x", 2, nil}, {"x", 2, nil}, {"x", 3, engine.ErrIDConflict}, {"y", 1, engine.ErrUnknownID},
-			{"denied", 1, engine.ErrNothingToSettle}} {
+			{"denied", 1, engine.ErrNothingToSettle}, {"recorded", 1, engine.ErrNothingToSettle}} {
 			if _, err := e.Settle(t.Context(), c.id, c.cost); !errors.Is(err, c.want) {
 				t.Errorf("settle %s to %d: %v, want %v", c.id, c.cost, err, c.want)
 			}
@@ -146,7 +147,7 @@ func TestEachSettleIsCountedOnce(t *testing.T) {
 			t.Errorf("a settle without the store: %v", err)
 		}
 		synctest.Wait()
-		want := []string{"denied sliding_window", "denied sliding_window", "error ", "error ", "error ", "error "}
+		want := []string{"denied sliding_window", "denied sliding_window", "error ", "error ", "error ", "error ", "error "}
 		if !slices.Equal(told.settled, want) {
 			t.Errorf("told of %q, want %q", told.settled, want)
 		}

@@ -53,10 +53,10 @@ func TestDenialWithoutStoreSaysWhenToRetry(t *testing.T) {
 		shadow.Shadow = true
 		d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h"), shadow}, OnError: engine.OnErrorDeny})
 		denied, free := d.Results[0], d.Results[1]
-		if denied.Remaining != 0 || denied.RetryAfter != 1000 || denied.ResetAt != time.Now().UnixMilli()+denied.RetryAfter {
+		if denied.Allowed || denied.Spared || denied.Remaining != 0 || denied.RetryAfter != 1000 || denied.ResetAt != time.Now().UnixMilli()+denied.RetryAfter {
 			t.Errorf("denied at %d: %+v", time.Now().UnixMilli(), denied)
 		}
-		if !free.Allowed || free.Remaining != 2 || free.RetryAfter != 0 {
+		if !free.Allowed || free.Spared || free.Remaining != 2 || free.RetryAfter != 0 {
 			t.Errorf("in shadow: %+v", free)
 		}
 	})

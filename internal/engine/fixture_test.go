@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,6 +45,9 @@ func (s *tap) Update(ctx context.Context, b engine.Batch, decide func(engine.Sna
 		case <-leave:
 		case <-released:
 		}
+	}
+	if len(slices.Compact(slices.Sorted(slices.Values(b.IDs)))) != len(b.IDs) || !slices.IsSorted(b.IDs) {
+		return fmt.Errorf("the ids %q are not distinct and in order", b.IDs)
 	}
 	s.mu.Lock()
 	s.updates = append(s.updates, engine.Batch{Counters: append([]engine.CounterID{}, b.Counters...), IDs: append([]string{}, b.IDs...)})

@@ -110,6 +110,9 @@ type asked struct {
 
 func (w *table) request(a asked) *Request {
 	r := &Request{Verb: a.verb, Limits: a.limits, Cost: a.cost, ID: a.id, look: a.look}
+	if a.verb == reportDenials {
+		r.deniedCosts = []int64{a.cost}
+	}
 	if a.verb == Settle {
 		r.ID, r.consumeExpiry = settleID(a.id), w.receipts[a.id].ExpiresAt
 		r.err = r.loadReservation(w.receipts[a.id])
@@ -238,12 +241,15 @@ func TestAChargedCounterKeepsTheDefinitionOfItsState(t *testing.T) {
 	charge := asked{verb: Consume, limits: []Limit{pro}, cost: 1}
 	look := asked{verb: Check, limits: []Limit{pro}, cost: 1}
 	settle := asked{verb: Settle, id: "x", cost: 7}
+	hour := limitOf(t, FixedWindow, 9, "1h")
+	hourly, hourlook := asked{verb: Consume, limits: []Limit{hour}, cost: 1}, asked{verb: Check, limits: []Limit{hour}, cost: 1}
 	for name, c := range map[string]struct {
 		before, together []asked
 		after            int64
 	}{
 		"redefined by the settle, since the window has ended": {[]asked{charge}, []asked{look, settle}, 60_000},
 		"redefined by another request":                        {nil, []asked{charge, settle}, 0},
+		"in a window that is over, and another one begins":    {[]asked{hourly}, []asked{settle, hourlook}, 3_700_000},
 	} {
 		together, apart := newTable(noon), newTable(noon)
 		for _, w := range []*table{together, apart} {
@@ -289,6 +295,23 @@ func TestASettleThatChangesNothingLeavesNoTrace(t *testing.T) {
 			if len(changes.Counters) > 0 || len(changes.Events) > 0 || len(changes.Receipts) != 1 || b.counters[0].freed {
 				t.Errorf("%s: %+v, freed %v", name, changes, b.counters[0].freed)
 			}
+			if _, changes = w.commit(asked{verb: Refund, limits: []Limit{l}, cost: 1}); c.meanwhile == nil && len(changes.Counters) > 0 {
+				t.Errorf("a refund when nothing is used: %+v", changes)
+			}
 		}
 	})
+}
+
+// TestACounterBeginsUnderTheLimitThatDeniedFirst, whoever is denied by another one in the same transaction.
+func TestACounterBeginsUnderTheLimitThatDeniedFirst(t *testing.T) {
+	t.Parallel()
+	together, apart := newTable(noon), newTable(noon)
+	free := asked{verb: Consume, limits: []Limit{limitOf(t, SlidingWindow, 5, "1m")}, cost: 6}
+	pro := asked{verb: Consume, limits: []Limit{limitOf(t, SlidingWindow, 9, "1m")}, cost: 10}
+	together.write(free, pro)
+	apart.write(free)
+	apart.write(pro)
+	if diff := differences(t, apart, together); diff != "" || len(apart.counters) != 1 {
+		t.Errorf("%d counters: %s", len(apart.counters), diff)
+	}
 }

@@ -50,8 +50,12 @@ func TestASettleKnowsWhoseReceiptItFinds(t *testing.T) {
 	}
 }
 
-func TestADamagedReceiptSettlesNothing(t *testing.T) {
+// TestADamagedReceiptTellsNothing: neither what was settled, nor what its request was told.
+func TestADamagedReceiptTellsNothing(t *testing.T) {
 	t.Parallel()
+	if d, err := (&Receipt{Answer: []byte(`{`)}).replay(&Request{ID: "x"}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("%+v, %v", d, err)
+	}
 	for _, answer := range []string{`{`, `{"reservation":{"cost":1,"limits":[{"key":"k","name":"n","spec":{"limit":1,"window":"a while"}}]}}`} {
 		err := new(Request).loadReservation(&Receipt{Answer: []byte(answer)})
 		if !errors.Is(err, ErrCorrupt) {

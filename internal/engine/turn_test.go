@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -60,5 +62,45 @@ func TestATurnIsUsedOnce(t *testing.T) {
 			t.Error("decided too late")
 		}
 		want(3, 2, 1)
+		store.fail(func(bool) error { return errors.New("down") })
+		ask(t, e, consume)
+		want(4, 3, 1)
+		if d := ask(t, e, consume); !d.Degraded {
+			t.Errorf("%+v", d)
+		}
+		want(4, 3, 1) // nobody waits for a turn while the circuit is open
+		store.fail(nil)
+		time.Sleep(5 * time.Second)
+	})
+}
+
+// TestATurnForNothingIsEnded: a lease that began meanwhile serves what waited for it.
+func TestATurnForNothingIsEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &inTurns{tap: openTap(t)}
+		e := start(t, engine.Config{Store: store})
+		l := leased(t, "k", 1_000_000)
+		warm(t, e, l)
+		time.Sleep(1100 * time.Millisecond) // the lease is over
+		synctest.Wait()
+		given, ended := store.given.Load(), store.ended.Load()
+		var done sync.WaitGroup
+		submit := func() {
+			done.Add(1)
+			if err := e.Submit(&engine.Request{Limits: []engine.Limit{l}, Cost: 1, Done: func(engine.Decision, error) { done.Done() }}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store.hold()
+		submit()
+		<-store.enter
+		submit()
+		store.release()
+		done.Wait()
+		synctest.Wait()
+		if g, n := store.given.Load()-given, store.ended.Load()-ended; g != 2 || n != 1 {
+			t.Errorf("%d turns, of which %d were ended; want 2, and one that was ended", g, n)
+		}
 	})
 }

@@ -73,3 +73,21 @@ func (c *corruptions) StoreFailed(err error) {
 		c.n.Add(1)
 	}
 }
+
+// TestARequestThatWasNotDecidedHasNoReceipt: its repeat is decided when the counter can be read again.
+func TestARequestThatWasNotDecidedHasNoReceipt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, damaged := &unreadable{tap: openTap(t)}, "k"
+		e := start(t, engine.Config{Store: store})
+		store.key.Store(&damaged)
+		r := engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}, ID: "x"}
+		if d := ask(t, e, r); !d.Degraded {
+			t.Errorf("%+v over a counter that cannot be read", d)
+		}
+		store.key.Store(nil)
+		if d := ask(t, e, r); d.Degraded || d.Results[0].Used != 1 {
+			t.Errorf("%+v; want it to be charged", d)
+		}
+	})
+}
