@@ -45,7 +45,6 @@ func fixedAnswer(r *Request, now int64) Decision {
 	for i := range r.Limits {
 		l, res := &r.Limits[i], &d.Results[i]
 		var s State
-		s.advance(l, now)
 		res.Allowed, res.Spared = true, false
 		res.fill(l, &s, now, r.Cost)
 		if r.OnError != OnErrorAllow && !l.Shadow {
@@ -87,19 +86,14 @@ func (m *localLimiter) decide(r *Request, now int64) Decision {
 	}
 	d := r.decide(states, now)
 	for i := range r.Limits {
-		l := &r.Limits[i]
-		known := m.states[l.CounterID]
-		switch {
-		case r.charges(&d, i), r.Verb == Refund && known != nil && known.spec == l.hash():
-			m.put(l.CounterID, states[i], now)
-		case r.Verb == Refund && known != nil:
-			known.refund(r.Cost)
+		if r.charges(&d, i) {
+			m.put(r.Limits[i].CounterID, states[i], now)
 		}
 	}
 	return d
 }
 
-// put stores a counter that was charged or refunded.
+// put stores a counter that was charged.
 func (m *localLimiter) put(id CounterID, s *State, now int64) {
 	if m.states[id] == nil && len(m.states) >= maxLocal {
 		delete(m.states, m.leastUsed(now))

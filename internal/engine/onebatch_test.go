@@ -302,15 +302,17 @@ func TestASettleThatChangesNothingLeavesNoTrace(t *testing.T) {
 	})
 }
 
-// TestACounterBeginsUnderTheLimitThatDeniedFirst, whoever is denied by another one in the same transaction.
+// TestACounterBeginsUnderTheLimitThatDeniedFirst, whoever is allowed or denied by another one in the same transaction.
 func TestACounterBeginsUnderTheLimitThatDeniedFirst(t *testing.T) {
 	t.Parallel()
 	together, apart := newTable(noon), newTable(noon)
 	free := asked{verb: Consume, limits: []Limit{limitOf(t, SlidingWindow, 5, "1m")}, cost: 6}
 	pro := asked{verb: Consume, limits: []Limit{limitOf(t, SlidingWindow, 9, "1m")}, cost: 10}
-	together.write(free, pro)
-	apart.write(free)
-	apart.write(pro)
+	look := asked{verb: Check, limits: pro.limits, cost: 1}
+	together.write(look, free, pro)
+	for _, a := range []asked{look, free, pro} {
+		apart.write(a)
+	}
 	if diff := differences(t, apart, together); diff != "" || len(apart.counters) != 1 {
 		t.Errorf("%d counters: %s", len(apart.counters), diff)
 	}

@@ -59,8 +59,8 @@ type receiptAnswer struct {
 // settles, under the same id. A settle's receipt is written after its consume's and kept for as
 // long, so it may outlast that.
 func (p *Receipt) forOtherConsume(r *Request) bool {
-	if r.Verb != Settle || r.consumeExpiry == 0 {
-		return false
+	if r.consumeExpiry == 0 {
+		return false // it is no settle
 	}
 	var k struct {
 		ConsumeExpiry int64 `json:"life"`
@@ -183,8 +183,6 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 		case now.used > c.before.used:
 			if !redefined[i] {
 				b.reportOverrun(c, l, result, r.costDelta(), newID)
-			} else if c.state.spec == l.hash() { // just now, in place
-				c.limit = l
 			}
 			b.keepCharged(c)
 		case !c.charged:
@@ -193,16 +191,11 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 	}
 }
 
-// usage is what is used of a counter, and for a token bucket the refilled fraction of the last token.
+// usage is what is used of a counter, and for a token bucket the refilled fraction of the last token. For another counter the
+// fraction is of a bucket that it may have been before, and stays the same.
 type usage struct{ used, fraction int64 }
 
-func (s *State) usage() usage {
-	u := usage{used: s.counting().used()}
-	if s.algorithm == TokenBucket {
-		u.fraction = s.bucket.fraction
-	}
-	return u
-}
+func (s *State) usage() usage { return usage{s.counting().used(), s.bucket.fraction} }
 
 // reportOverrun raises the events of a charge that may have passed the limit. The counter keeps its
 // definition if that has another amount.
@@ -295,13 +288,11 @@ func (s *State) refundCharge(cost, charged, at int64) {
 }
 
 // unrefilled is what is still missing of a charge that was made at a moment, if all that was
-// refilled since counts as refilled for it: whole tokens, negative for none, and a fraction.
+// refilled since counts as refilled for it: whole tokens, negative for none, and of one more the part that is left, which may
+// be all of it.
 func (t *tokenBucket) unrefilled(charged, at int64) (tokens, fraction int64) {
 	since := *t
 	since.level, since.fraction, since.last, since.oldDebt = 0, 0, at, 0
 	since.refill(t.last)
-	if since.fraction == 0 {
-		return charged - since.level, 0
-	}
 	return charged - since.level - 1, t.window - since.fraction
 }
