@@ -23,7 +23,7 @@ func drawResult(t *rapid.T) engine.Result {
 		Window: rapid.SampledFrom(windowNames).Draw(t, "window"), Algorithm: engine.Algorithm(rapid.IntRange(0, 2).Draw(t, "algorithm")),
 		Limit: amount.Draw(t, "limit"), Burst: amount.Draw(t, "burst"), Allowed: rapid.Bool().Draw(t, "allowed"),
 		Used: amount.Draw(t, "used"), Remaining: amount.Draw(t, "remaining"),
-		ResetAt: rapid.Int64Range(0, 1<<46).Draw(t, "reset"), RetryAfter: rapid.Int64Range(0, 1<<46).Draw(t, "retry"),
+		ResetAt: rapid.Int64Range(0, 1<<46).Draw(t, "reset"), RetryAfter: rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(0, 1<<46)).Draw(t, "retry"),
 		Shadow: rapid.Bool().Draw(t, "shadow"), Message: rapid.SampledFrom([]string{"", "\"{key}\" {retry}", "{used}"}).Draw(t, "message"),
 	}
 }
@@ -38,7 +38,7 @@ func wireReply(verb engine.Verb, d *engine.Decision, cost int64) limits.Reply {
 	if !d.Allowed {
 		r.Message = string(appendMessage(nil, verb, d, s, cost))
 		closed := d.Degraded && s != nil && s.Used == 0 && s.Remaining == 0
-		if hasPolicyMessage(verb, s) && !closed {
+		if s != nil && s.Message != "" && s.RetryAfter != 0 && verb != engine.Record && !closed {
 			r.Message = string(policy.AppendMessage(nil, s, cost))
 		}
 		if s != nil && !s.Allowed {

@@ -223,6 +223,8 @@ var mistakes = []struct {
 		`{"error":{"code":"unknown_field","field":"limits[0].cost","message":"unknown field \"cost\"; want key, limit, window, algorithm, burst, name, timezone, anchor, consistency"}}`},
 	{`{"limits":[` + item(1) + `,{"key":"a","limit":1,"window":"day","timezone":"x y"}]}`, "400",
 		`{"error":{"code":"invalid_timezone","field":"limits[1].timezone","message":"unknown time zone \"x y\"; want an IANA name such as Europe/Berlin or UTC"}}`},
+	{`{"limits":[` + item(1) + `],"cost":0}`, "400", // the field is not one of that limit
+		`{"error":{"code":"invalid_cost","field":"cost","message":"cost 0 is out of range; want 1 to 1000000000"}}`},
 	{items(17), "413",
 		`{"error":{"code":"too_many_limits","field":"limits","message":"the request has more than 16 limits; split it"}}`},
 	{`{"policy":"cleanup-code","attributes":{"ip":"203.0.113.9"},"tier":"pro"}`, "404",

@@ -94,7 +94,7 @@ func (s *Service) policies(_ context.Context, data []byte) (any, error) {
 		reply.Policies = append(reply.Policies, policyInfo(p))
 		listed += len(p.Limits) * (1 + len(p.Tiers) + len(p.Schedule))
 	}
-	if end := from + len(reply.Policies); end < len(all) && end > 0 {
+	if end := from + len(reply.Policies); end < len(all) { // end is at least 1: the first policy fits in any page
 		reply.Next = all[end-1].Name
 	}
 	return reply, nil
