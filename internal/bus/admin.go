@@ -66,7 +66,7 @@ func (s *Service) list(ctx context.Context, data []byte) (any, error) {
 		return nil, err
 	}
 	reply := limits.List{Counters: wireCounters(page, true)}
-	if more && len(page) > 0 {
+	if more {
 		reply.Next = cursor(page[len(page)-1].CounterID)
 	}
 	return reply, nil

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -24,6 +25,21 @@ func TestOverrideChangesAreLogged(t *testing.T) {
 		ask(t, nc, c.subject, c.body)
 		if said := w.log.String(); !strings.Contains(said, c.want) {
 			t.Errorf("%s: want %s\n%s", c.body, c.want, said)
+		}
+	}
+}
+
+// TestKeyChangesAreLogged, with whose key it is.
+func TestKeyChangesAreLogged(t *testing.T) {
+	t.Parallel()
+	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
+	id := createKey(t, nc, `{"user":"ann"}`).Key.ID
+	ask(t, nc, limits.SubjectKeysExpire, `{"id":"`+id+`","expiresAt":4000000000000}`)
+	ask(t, nc, limits.SubjectKeysRevoke, `{"id":"`+id+`"}`)
+	said := w.log.String()
+	for _, want := range []string{"created", "expiry set", "revoked"} {
+		if n := strings.Count(said, fmt.Sprintf(`msg="API key %s" id=%s user=ann`, want, id)); n != 1 {
+			t.Errorf("%s: said %d times\n%s", want, n, said)
 		}
 	}
 }

@@ -140,7 +140,7 @@ func decodeBroadcast[T any](data []byte, maxBytes int, valid func(T) error) (wha
 }
 
 func saysWhat(what engine.Forget) error {
-	if what == (engine.Forget{}) || what.Name != "" && what.Key == "" {
+	if what.Key == "" && (what.Name != "" || what.Prefix == "" && !what.All) {
 		return errors.New("it does not say what to forget")
 	}
 	return nil

@@ -64,3 +64,19 @@ func TestAnInvalidBroadcastIsLogged(t *testing.T) {
 	_ = nc.Publish(subjectForget, []byte(`{}`))
 	waitFor(t, "the log tells of it", func() bool { return strings.Contains(w.log.String(), "it does not say what to forget") })
 }
+
+// TestBroadcastsSayWhatToForget: counters, or nothing is forgotten.
+func TestBroadcastsSayWhatToForget(t *testing.T) {
+	t.Parallel()
+	for body, valid := range map[string]bool{
+		`{"key":"a"}`: true, `{"key":"a","name":"1m"}`: true, `{"key":"a","freed":true}`: true, `{"prefix":"a"}`: true, `{"all":true}`: true,
+		`{}`: false, `{"name":"1m"}`: false, `{"prefix":"a","name":"1m"}`: false, `{"freed":true}`: false, `{"all":false}`: false,
+	} {
+		if _, err := decodeBroadcast([]byte(body), len(body), saysWhat); (err == nil) != valid {
+			t.Errorf("%s: %v", body, err)
+		}
+		if _, err := decodeBroadcast([]byte(body), len(body)-1, saysWhat); err == nil {
+			t.Errorf("%s: accepted beyond the bound", body)
+		}
+	}
+}

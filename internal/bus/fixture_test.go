@@ -2,13 +2,17 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -149,7 +153,7 @@ func serve(tb testing.TB, e Decider, change ...func(*ServiceConfig)) (*Service, 
 	return s, dial(tb, url)
 }
 
-// ask sends a request as any client would.
+// ask sends a request as any client would. Each error has the status that belongs to its code.
 func ask(tb testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
 	tb.Helper()
 	return asked(tb, nc, &nats.Msg{Subject: subject, Data: []byte(body)})
@@ -161,5 +165,29 @@ func asked(tb testing.TB, nc *nats.Conn, request *nats.Msg) *nats.Msg {
 	if err != nil {
 		tb.Fatalf("%s %s: %v", request.Subject, request.Data, err)
 	}
+	var failed limits.ErrorBody
+	if status := m.Header.Get(micro.ErrorCodeHeader); status != "" {
+		if err := json.Unmarshal(m.Data, &failed); err != nil || failed.Error == nil || status != statusOf(failed.Error.Code) {
+			tb.Errorf("%s %s: %s with status %s", request.Subject, request.Data, m.Data, status)
+		}
+	}
 	return m
+}
+
+// statusOf is the status that belongs to the code of an error.
+func statusOf(code string) string {
+	switch code {
+	case "unknown_field", "mixed_forms", "missing_form", "duplicate_limit":
+		return "400"
+	case limits.CodeIDConflict, limits.CodeNothingToSettle, limits.CodeJobRunning, limits.CodeTooManyOverrides, limits.CodeTooManySilences:
+		return "409"
+	case limits.CodeTooLarge, limits.CodeTooManyLimits:
+		return "413"
+	case limits.CodeOverloaded, limits.CodeUnavailable:
+		return "503"
+	}
+	if strings.HasPrefix(code, "unknown_") {
+		return "404"
+	}
+	return "400"
 }

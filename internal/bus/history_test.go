@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,5 +47,22 @@ func TestReadHistory(t *testing.T) {
 	}
 	if ids, _, err = read(m.Time, 10); err != nil || len(ids) == 0 || ids[len(ids)-1] != "id-599" {
 		t.Error(ids, err)
+	}
+}
+
+// TestHistoryEndsWhereItBegan: what is stored while it is read is not part of it, or it might never end.
+func TestHistoryEndsWhereItBegan(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := stream(t, nc)
+	publishEvents(t, js, 0, 3)
+	var ids []string
+	h, err := ReadHistory(t.Context(), HistoryConfig{Conn: nc, Since: time.UnixMilli(1), Max: 100}, func(e alerts.Event) bool {
+		publishEvents(t, js, 10+len(ids), 11+len(ids))
+		ids = append(ids, e.ID)
+		return len(ids) < 50
+	})
+	if err != nil || !slices.Equal(ids, []string{"id-0", "id-1", "id-2"}) || h != (History{}) {
+		t.Error(ids, h, err)
 	}
 }

@@ -215,6 +215,7 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 	t.Parallel()
 	sent := make(chan uint64, 1)
 	var s *Service
+	log := new(logBuffer)
 	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
 		d := engine.Decision{Allowed: true, Results: []engine.Result{}}
 		if r.Verb == engine.Check {
@@ -225,7 +226,7 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 		r.Done(d, nil)
 		sent <- s.cfg.Conn.Stats().OutMsgs - before
 		return nil
-	}})
+	}}, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	subjects := []string{limits.SubjectRecord, limits.SubjectRefund, limits.SubjectCheck}
 	for range maxWrites {
 		s.writeSlots <- struct{}{}
@@ -240,6 +241,9 @@ func TestReadingDoesNotWaitForNATSGo(t *testing.T) {
 	}
 	if n := s.lostAnswers.Load(); n != int64(len(subjects)) {
 		t.Errorf("%d answers were lost, for which there was no room", n)
+	}
+	if said := log.String(); strings.Count(said, `msg="cannot publish an answer" error="too many answers are waiting to be written" times=1`) != 1 {
+		t.Errorf("log: %s", said)
 	}
 	for range maxWrites {
 		<-s.writeSlots

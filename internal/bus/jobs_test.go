@@ -17,7 +17,7 @@ import (
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	store := eachstore.SQLite(t, nil)
-	release := make(chan struct{})
+	release, log := make(chan struct{}), new(logBuffer)
 	r, err := jobs.New(jobs.Config{Store: store, Logger: slog.New(slog.DiscardHandler), Replica: "a", Jobs: []jobs.Job{
 		{Name: "quick", Schedule: "0 0 29 2 *", Run: func(context.Context) (string, error) { return `did "it"`, nil }},
 		{Name: "bad", Run: func(context.Context) (string, error) { return "", errors.New("no") }},
@@ -26,7 +26,7 @@ func TestJobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Jobs = r })
+	_, nc := serve(t, &fakeEngine{submit: allowing}, func(c *ServiceConfig) { c.Jobs, c.Logger = r, slog.New(slog.NewTextHandler(log, nil)) })
 	bad := func(code, field string) string { return `{"error":{"code":"` + code + `","field":"` + field + `",` }
 	for _, c := range []struct{ subject, body, want string }{
 		{limits.SubjectJobsList, `{}`, `{"jobs":[{"name":"quick","schedule":"0 0 29 2 *","timeout":60000,"next":`},
@@ -59,6 +59,9 @@ func TestJobs(t *testing.T) {
 		if m := ask(t, nc, c.subject, c.body); !strings.HasPrefix(string(m.Data), c.want) {
 			t.Errorf("%s %s\n got %s\nwant %s", c.subject, c.body, m.Data, c.want)
 		}
+	}
+	if said := log.String(); strings.Count(said, `msg="job run on request" job=`) != 3 || !strings.Contains(said, "job=bad outcome=failed") {
+		t.Errorf("log: %s", said)
 	}
 	close(release)
 	for job, want := range map[string]string{"quick": `"outcome":"done","note":"did \"it\""}]`, "bad": `"outcome":"failed","error":"no"}]`} {

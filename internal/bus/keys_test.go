@@ -224,7 +224,8 @@ func TestVerifyDecides(t *testing.T) {
 func TestKeyRequestsAreStrict(t *testing.T) {
 	t.Parallel()
 	w, nc := oneWorker(t, &fakeEngine{submit: allowing})
-	key := createKey(t, nc, `{"user":"7"}`).APIKey
+	w.svc.now = func() time.Time { return time.UnixMilli(1_700_000_000_000) }
+	key := createKey(t, nc, `{"user":"7","expiresAt":1700000000001}`).APIKey
 	many := make([]string, limits.MaxKeyAttributes+1)
 	for i := range many {
 		many[i] = fmt.Sprintf(`"a%d":""`, i)
@@ -242,7 +243,7 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		{limits.SubjectKeysCreate, `{"user":"7","attributes":{"user":"8"}}`, "invalid_attributes", "attributes.user"},
 		{limits.SubjectKeysCreate, `{"user":"7","attributes":{"a":1}}`, "invalid_attributes", "attributes.a"},
 		{limits.SubjectKeysCreate, `{"user":"7","attributes":{` + strings.Join(many, ",") + `}}`, "invalid_attributes", "attributes"},
-		{limits.SubjectKeysCreate, `{"user":"7","expiresAt":1}`, "invalid_expiresAt", "expiresAt"},
+		{limits.SubjectKeysCreate, `{"user":"7","expiresAt":1700000000000}`, "invalid_expiresAt", "expiresAt"},
 		{limits.SubjectKeysCreate, `{"user":"7","id":"x"}`, "unknown_field", "id"},
 		{limits.SubjectKeysList, `{"max":1001}`, "invalid_max", "max"},
 		{limits.SubjectKeysRevoke, `{"id":"` + key + `"}`, "invalid_id", "id"},
@@ -262,8 +263,10 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		}
 	}
 	for _, subject := range []string{limits.SubjectKeysRevoke, limits.SubjectKeysExpire} {
-		if m := ask(t, nc, subject, `{}`); !strings.Contains(string(m.Data), `"id is missing; want the 8 letters and digits after the key's prefix"`) {
-			t.Errorf("%s: %s", subject, m.Data)
+		for body, want := range map[string]string{`{}`: "id is missing; want the 8 letters and digits after the key's prefix", `{"id":7}`: "id must be a string; got a number"} {
+			if m := ask(t, nc, subject, body); !strings.Contains(string(m.Data), `"`+want+`"`) {
+				t.Errorf("%s %s: %s", subject, body, m.Data)
+			}
 		}
 	}
 	if stats := ask(t, nc, "$SRV.STATS.limits", "").Data; strings.Contains(string(stats), key[13:]) {

@@ -81,3 +81,41 @@ func isCached(d *decoder, data []byte) bool {
 	at.search(data)
 	return at.hit != nil
 }
+
+// TestBodiesOfOneHashAreToldApart: a body is answered as what it says and not as another, and a set has room for two.
+func TestBodiesOfOneHashAreToldApart(t *testing.T) {
+	t.Parallel()
+	at := cacheLookup{set: new(cacheSet), hash: 7 << 32}
+	body := func(key string) []byte { return []byte(`{"key":"` + key + `"}`) }
+	known := func(data []byte) bool {
+		found := cacheLookup{set: at.set, hash: at.hash}
+		found.search(data)
+		if found.hit != nil && found.hit.limits[0].Key != string(data) {
+			t.Errorf("%s is taken for %s", data, found.hit.limits[0].Key)
+		}
+		return found.hit != nil
+	}
+	store := func(data []byte, n int) {
+		req := engine.Request{Limits: make([]engine.Limit, n)}
+		for i := range req.Limits {
+			req.Limits[i].Key = string(data)
+		}
+		for n := 0; n < 2 && !known(data); n++ {
+			at.store(data, &req)
+		}
+	}
+	store(body("a"), 1)
+	if known(body("b")) || !known(body("a")) {
+		t.Error("b is known, or a is not")
+	}
+	long := maxCachedBody - len(body(""))
+	store(body(strings.Repeat("x", long+1)), 1)
+	store(body("y"), maxCachedLimits+1)
+	if known(body(strings.Repeat("x", long+1))) || known(body("y")) {
+		t.Error("what is too large is kept")
+	}
+	store(body(strings.Repeat("z", long)), maxCachedLimits)
+	if !known(body(strings.Repeat("z", long))) || !known(body("a")) {
+		t.Error("one of two is not known")
+	}
+}

@@ -138,10 +138,11 @@ func TestSchemaAndServiceAgreeOnExamples(t *testing.T) {
 			bad:  []string{`{"prefix":"` + long(65) + `"}`, `{"after":"` + long(65) + `"}`, `{"user":"` + long(257) + `"}`},
 		},
 		limits.SubjectReset: {
-			good: []string{`{"key":"k"}`, `{"key":"k","all":false,"dryRun":true}`, `{"prefix":"p"}`, `{"prefix":"p","all":false}`,
+			good: []string{`{"key":"k"}`, `{"key":"k","all":false,"dryRun":true}`, `{"prefix":"p"}`, `{"prefix":"` + long(256) + `"}`, `{"prefix":"p","all":false}`,
 				`{"all":true}`, `{"all":true,"prefix":""}`},
 			bad: []string{`{}`, `{"dryRun":true}`, `{"key":""}`, `{"key":"k","prefix":"p"}`, `{"key":"k","prefix":""}`,
-				`{"key":"k","all":true}`, `{"prefix":""}`, `{"prefix":"","all":false}`, `{"all":false}`, `{"prefix":"p","all":true}`},
+				`{"key":"k","all":true}`, `{"prefix":""}`, `{"prefix":"","all":false}`, `{"all":false}`, `{"prefix":"p","all":true}`,
+				`{"prefix":"` + long(257) + `"}`, `{"prefix":7,"all":true}`},
 		},
 		limits.SubjectAlertsReplay: {
 			good: []string{`{"id":"a/b"}`, `{"id":"a/b","all":false}`, `{"channel":"log"}`, `{"channel":"log","all":false}`, `{"all":true}`},

@@ -107,6 +107,26 @@ func TestEngineErrors(t *testing.T) {
 	}
 }
 
+// TestCursorsOfCountersAreAsLongAsTheirParts: a key, and the names of a policy and its limit.
+func TestCursorsOfCountersAreAsLongAsTheirParts(t *testing.T) {
+	t.Parallel()
+	long := func(n int) string { return strings.Repeat("a", n) }
+	longest := engine.CounterID{Key: long(limits.MaxKeyBytes), Name: engine.PolicyName(long(limits.MaxNameBytes), long(limits.MaxNameBytes))}
+	for after, valid := range map[string]bool{
+		"": true, longest.Key: true, cursor(longest): true, longest.Key + "a": false, cursor(longest) + "a": false,
+		"a\x00": false, "a\nb\x00": false, "a\nb\nc": false, "a\n\x1f\x1f": false,
+	} {
+		body, err := json.Marshal(limits.ListRequest{After: after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decodeList(body)
+		if (err == nil) != valid || valid && got.After != after {
+			t.Errorf("%q: %q, %v", after, got.After, err)
+		}
+	}
+}
+
 func TestStatusListReset(t *testing.T) {
 	e := &fakeEngine{submit: allowing, more: true, counters: []engine.Counter{{
 		CounterID: engine.CounterID{Key: "a", Name: "1m"}, Spec: engine.Spec{Algorithm: "token_bucket", Limit: 10, Window: "1m", Burst: 5},
@@ -128,6 +148,7 @@ func TestStatusListReset(t *testing.T) {
 		{limits.SubjectList, `{"max":0}`, bad("invalid_max", "max", "max 0 is out of range; want 1 to 1000")},
 		{limits.SubjectList, `{"max":1001}`, bad("invalid_max", "max", "max 1001 is out of range; want 1 to 1000")},
 		{limits.SubjectList, `{"after":"a\tb"}`, bad("invalid_after", "after", `after "a\tb" is not a valid cursor; want next from the previous page, or a key`)},
+		{limits.SubjectList, `{"key":"a"}`, bad("unknown_field", "key", `unknown field "key"; want prefix, after, max`)},
 		{limits.SubjectReset, `{"key":"a"}`, `{"reset":3}`},
 		{limits.SubjectReset, `{"prefix":"a:","dryRun":true}`, `{"reset":3}`},
 		{limits.SubjectReset, `{"prefix":"","all":true}`, `{"reset":3}`},
@@ -311,16 +332,25 @@ func TestStopReportsUnansweredRequests(t *testing.T) {
 
 func TestMessageWithoutReplyIsIgnored(t *testing.T) {
 	log, began := new(logBuffer), time.Now()
-	s, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error { t.Error("submitted"); return nil }},
-		func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
-	for range 1000 {
-		_ = nc.PublishRequest(limits.SubjectConsume, "alerts.mine", []byte(hot))
+	e := &fakeEngine{submit: func(r *engine.Request) error { t.Error("submitted"); return nil }}
+	s, nc := serve(t, e, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	answers, err := nc.SubscribeSync("alerts.mine")
+	if err != nil {
+		t.Fatal(err)
 	}
-	_ = nc.Publish(limits.SubjectReset, []byte(`{"all":true}`))
+	for range 1000 {
+		_ = nc.PublishRequest(limits.SubjectConsume, answers.Subject, []byte(hot))
+	}
+	_ = nc.PublishRequest(limits.SubjectReset, answers.Subject, []byte(`{"prefix":"a"}`))
+	_ = nc.Publish(limits.SubjectReset, []byte(`{"prefix":"a"}`))
 	// A stop takes what came before it.
 	_ = nc.Flush()
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	_ = nc.Flush()
+	if n, _, _ := answers.Pending(); n != 0 || e.sel != (engine.Selection{}) {
+		t.Errorf("%d answers, and %v was reset", n, e.sel)
 	}
 	// One line in 10 s, however many there are and however rarely they come.
 	text := log.String()

@@ -100,6 +100,14 @@ func (h *hangingStore) Traffic(ctx context.Context, _ usage.LogQuery) ([]usage.T
 	return nil, h.hang(ctx)
 }
 
+func (h *hangingStore) SlowestEndpoints(ctx context.Context, _ usage.LogQuery) ([]usage.Endpoint, error) {
+	return nil, h.hang(ctx)
+}
+
+func (h *hangingStore) EndpointErrors(ctx context.Context, _ usage.LogQuery) ([]usage.Failure, error) {
+	return nil, h.hang(ctx)
+}
+
 // TestRequestsToHungStoreAreAnsweredInTime: callers get an error before they give up. Requests that
 // may go through many rows have longer.
 func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
@@ -118,6 +126,8 @@ func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
 		{limits.SubjectReset, `{"all":true}`, true},
 		{limits.SubjectTop, `{}`, true},
 		{limits.SubjectUsageReport, `{"report":"traffic"}`, true},
+		{limits.SubjectUsageReport, `{"report":"slowest"}`, true},
+		{limits.SubjectUsageReport, `{"report":"errors"}`, true},
 	} {
 		m := ask(t, nc, c.subject, c.body)
 		if text := string(m.Data); !strings.Contains(text, "the store did not answer in time") {
@@ -130,12 +140,14 @@ func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
 	}
 }
 
-// TestOverloadIsNoFailureOfTheStore, as the log would have it.
+// TestOverloadIsNoFailureOfTheStore, nor is a stop, as the log would have it.
 func TestOverloadIsNoFailureOfTheStore(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
 	e := &fakeEngine{submit: allowing, err: fmt.Errorf("waited 1s: %w", engine.ErrOverloaded)}
 	s, nc := serve(t, e, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
+	e.err = engine.ErrClosed
 	ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)

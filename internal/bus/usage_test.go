@@ -237,6 +237,8 @@ func TestManyLinesInOneMessage(t *testing.T) {
 		{"[" + line("x") + "] []", nil, 1},
 		{"[" + strings.Repeat(line("x")+",", 300) + line("x") + "]", nil, 1},
 		{"[" + strings.Repeat("0,", 8000) + line("x") + "]", nil, 1},
+		{"[" + strings.Repeat(" ", limits.MaxRequestBytes-2-len(line("f"))) + line("f") + "]", []string{"f"}, 0},
+		{"[" + strings.Repeat(" ", limits.MaxRequestBytes-1-len(line("x"))) + line("x") + "]", nil, 1},
 		{"[" + strings.TrimSuffix(strings.Repeat(`{"key":"k","endpoint":"e","method":"G","status":200,"millis":0},`, 255), ",") + "]", slices.Repeat([]string{"k"}, 255), 0},
 		{line("e"), []string{"e"}, 0},
 	} {
@@ -261,7 +263,7 @@ func TestManyLinesInOneMessage(t *testing.T) {
 	const said = `level=WARN msg="ignored invalid lines for the request log" error=`
 	lines := strings.Split(log.String(), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], said+`"key is empty`) || !strings.HasSuffix(lines[0], "lines=1") ||
-		!strings.Contains(lines[1], said+`"the request must be a JSON object; got a number`) || !strings.HasSuffix(lines[1], "lines=6") {
+		!strings.Contains(lines[1], said+`"the request must be a JSON object; got a number`) || !strings.HasSuffix(lines[1], "lines=7") {
 		t.Errorf("log: %s", log)
 	}
 }
@@ -359,4 +361,5 @@ func TestReportsLeaveRoomForAdministration(t *testing.T) {
 			t.Errorf("%s: %s %s", subject, m.Header, m.Data)
 		}
 	}
+	waitFor(t, "a stop would wait for none of them", func() bool { return s.pending.Load() == 0 })
 }
