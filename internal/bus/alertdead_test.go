@@ -67,8 +67,8 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		{limits.SubjectAlertsReplay, `{}`, badField("invalid_id", "id")},
 		{limits.SubjectAlertsReplay, `{"all":false}`, badField("invalid_id", "id")},
 		{limits.SubjectAlertsReplay, `{"all":true,"channel":"pager"}`, badField("mixed_forms", "id")},
-		{limits.SubjectAlertsReplay, `{"id":"a9.raised/chat"}`, badField("unknown_delivery", "id")},
-		{limits.SubjectAlertsReplay, `{"channel":"none"}`, badField("unknown_channel", "channel")},
+		{limits.SubjectAlertsReplay, `{"id":"a9.raised/chat"}`, badField("unknown_delivery", "id") + `"message":"no dead letter with id \"a9.raised/chat\"; `},
+		{limits.SubjectAlertsReplay, `{"channel":"none"}`, badField("unknown_channel", "channel") + `"message":"no channel named \"none\" here; `},
 		{limits.SubjectAlertsReplay, `{"max":1}`, badField("unknown_field", "max")},
 		{limits.SubjectAlertsReplay, `{"id":"a0.raised/chat"}`, `{"replayed":1}`},
 	})
@@ -99,4 +99,26 @@ func TestDeadLettersOfARemovedChannelStay(t *testing.T) {
 		{limits.SubjectAlertsReplay, `{"all":true}`, `{"replayed":1}`},
 		{limits.SubjectAlertsDead, `{}`, `{"deliveries":[{"id":"a0.raised/gone",`},
 	})
+}
+
+// TestCursorsOfDeadLetters are the id of a delivery, the place of an unreadable message, or both. Whatever else is there, it
+// is an id.
+func TestCursorsOfDeadLetters(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[string]struct {
+		delivery string
+		begin    poisonCursor
+	}{
+		"a.raised/chat":            {"a.raised/chat", noPoison},
+		"poison:5/7":               {"", poisonCursor{5, 7}},
+		"a.raised/chat poison:5/7": {"a.raised/chat", poisonCursor{5, 7}},
+		"5/7":                      {"5/7", noPoison},
+		"a/poison:x/7":             {"a/poison:x/7", noPoison},
+		"a/poison:5/x":             {"a/poison:5/x", noPoison},
+		"a/poison:":                {"a/poison:", noPoison},
+	} {
+		if delivery, begin := parseDeadCursor(after); delivery != want.delivery || begin != want.begin {
+			t.Errorf("%q: %q, %v", after, delivery, begin)
+		}
+	}
 }

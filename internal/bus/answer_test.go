@@ -19,6 +19,9 @@ func TestARequestIsAnsweredOnce(t *testing.T) {
 	var charged atomic.Int64
 	e := &fakeEngine{tooLate: func(time.Time) bool { return late.Load() }}
 	e.submit = func(r *engine.Request) error {
+		if r.Cost == 99 {
+			return engine.ErrOverloaded
+		}
 		charged.Add(1)
 		return allowing(r)
 	}
@@ -42,6 +45,9 @@ func TestARequestIsAnsweredOnce(t *testing.T) {
 		{subject: limits.SubjectConsume, body: `{"policy":"unknown"}`},
 		{subject: limits.SubjectStatus, body: `{"key":"a"}`},
 		{subject: limits.SubjectStatus, body: `{}`},
+		{subject: limits.SubjectVerify, body: verified(valid.APIKey, `,"cost":99`)},
+		{subject: limits.SubjectConsume, body: with(`"cost":99`)},
+		{subject: "$SRV.STATS.limits"},
 		{subject: limits.SubjectVerify, body: verified(valid.APIKey, ""), late: true},
 	} {
 		late.Store(c.late)

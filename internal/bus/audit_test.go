@@ -44,13 +44,19 @@ func TestKeyChangesAreLogged(t *testing.T) {
 	}
 }
 
-// TestSilencesAreLogged, with what they silence, even if that is neither a rule nor a policy.
-func TestSilencesAreLogged(t *testing.T) {
+// TestAlertChangesAreLogged: silences with what they silence, even if that is neither a rule nor a policy, and what was sent
+// again.
+func TestAlertChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	log := new(logBuffer)
 	_, nc, _ := alertDesk(t, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	ask(t, nc, limits.SubjectAlertsSilence, `{"user":"acme-*","key":"api:*","reason":"move","for":60000,"by":"ann"}`)
-	if said := log.String(); !strings.Contains(said, `rule="" policy="" key=api:* user=acme-* for=1m0s by=ann reason=move`) {
+	ask(t, nc, limits.SubjectAlertsReplay, `{"channel":"chat"}`)
+	said := log.String()
+	if !strings.Contains(said, `msg="dead letters replayed" delivery="" channel=chat count=0`) {
+		t.Error(said)
+	}
+	if !strings.Contains(said, `rule="" policy="" key=api:* user=acme-* for=1m0s by=ann reason=move`) {
 		t.Error(said)
 	}
 }

@@ -41,6 +41,28 @@ func TestEndpointSchemasExist(t *testing.T) {
 	}
 }
 
+// TestOnlyWhoDecidesServesWhatIsDecided: a worker that stands by, or an alerter, reads what all workers share.
+func TestOnlyWhoDecidesServesWhatIsDecided(t *testing.T) {
+	t.Parallel()
+	subjects := func(s *Service, decide bool) (all []string) {
+		for _, e := range s.endpoints(decide) {
+			if !strings.HasPrefix(e.subject, "limits.admin.alerts.") && !strings.HasPrefix(e.subject, "limits.admin.jobs.") {
+				all = append(all, e.subject)
+			}
+		}
+		return all
+	}
+	standby := []string{limits.SubjectPolicies, limits.SubjectUsage, limits.SubjectTop, limits.SubjectUsageReport}
+	if got := subjects(fullService(), false); !slices.Equal(got, standby) {
+		t.Errorf("a worker that stands by serves %v", got)
+	}
+	alerter := fullService()
+	alerter.cfg.Engine = nil
+	if got := subjects(alerter, true); len(got) > 0 {
+		t.Errorf("an alerter serves %v", got)
+	}
+}
+
 // TestErrorsNameServedSubjects, so that following an error's advice gets an answer.
 func TestErrorsNameServedSubjects(t *testing.T) {
 	s := fullService()

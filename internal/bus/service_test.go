@@ -391,7 +391,7 @@ func TestInfo(t *testing.T) {
 		if e.QueueGroup != limits.QueueGroup {
 			t.Errorf("%s has queue group %s", e.Name, e.QueueGroup)
 		}
-		urls = append(urls, e.Metadata["request-schema"], e.Metadata["response-schema"])
+		urls = append(urls, e.Metadata["request-schema"], e.Metadata["response-schema"], e.Metadata["error-schema"])
 	}
 	for _, u := range urls {
 		name, ok := strings.CutPrefix(u, "http://h/schemas/")

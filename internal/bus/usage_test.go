@@ -302,6 +302,19 @@ func FuzzLogEntry(f *testing.F) {
 	})
 }
 
+// TestLogLinesAreOfTheLastDays: the oldest and the latest time are taken, and none beyond them.
+func TestLogLinesAreOfTheLastDays(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1_700_000_000_000)
+	oldest, latest := now.Add(-limits.MaxLogAge).UnixMilli(), now.Add(limits.MaxLogAhead).UnixMilli()
+	for at, want := range map[int64]int64{0: now.UnixMilli(), oldest: oldest, latest: latest, oldest - 1: -1, latest + 1: -1} {
+		r, err := decodeLogEntry(fmt.Appendf(nil, `{"key":"k","endpoint":"e","method":"GET","status":200,"millis":1,"at":%d}`, at), now)
+		if (err == nil) != (want >= 0) || err == nil && r.At != want {
+			t.Errorf("at %d: %d, %v", at, r.At, err)
+		}
+	}
+}
+
 // TestClientsRefuseInvalidLogLines: such a line gets no answer, so the client has to say what is
 // wrong.
 func TestClientsRefuseInvalidLogLines(t *testing.T) {
