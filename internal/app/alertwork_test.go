@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -13,13 +14,15 @@ import (
 	"github.com/seed503877ad/limits/internal/web"
 )
 
+// TestBusyIsCalledFrom100AlertsASecond, and all of them are in the metrics.
 func TestBusyIsCalledFrom100AlertsASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		told := 0
+		told, registry := 0, prometheus.NewRegistry()
 		w := &alertWork{
-			AlertMetrics: web.NewMetrics(prometheus.NewRegistry()).WatchAlerts(nil, nil),
-			busy:         func() { told++ },
+			AlertMetrics: web.NewMetrics(registry).WatchAlerts(func(context.Context) (map[string]int64, error) { return nil, nil },
+				func() []string { return nil }),
+			busy: func() { told++ },
 		}
 		for _, step := range []struct {
 			what string
@@ -40,6 +43,21 @@ func TestBusyIsCalledFrom100AlertsASecond(t *testing.T) {
 		} {
 			if step.do(); told != step.want {
 				t.Errorf("after %s it was told %d times, want %d", step.what, told, step.want)
+			}
+		}
+		counted := map[string]bool{}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.Metric {
+				counted[f.GetName()] = counted[f.GetName()] || m.GetCounter().GetValue() > 0
+			}
+		}
+		for _, name := range []string{"limits_alert_events_total", "limits_alerts_total", "limits_alert_deliveries_total"} {
+			if !counted[name] {
+				t.Errorf("%s counts nothing", name)
 			}
 		}
 	})

@@ -148,3 +148,22 @@ func TestLostOrChangedHashKeyIsLogged(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesAreWrittenWhollyOrNotAtAll, and nothing is left of a file that could not be.
+func TestFilesAreWrittenWhollyOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "hash.key")
+	if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFileAtomic(dir, path, []byte("k")); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if key, err := readOrMakeHashKey(dir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "read the hash key: ") {
+		t.Errorf("a key that cannot be read: %q, %v", key, err)
+	}
+}

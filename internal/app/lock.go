@@ -67,17 +67,17 @@ func linkTarget(path string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return target, err
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
+	dir, name := filepath.Split(path) // Dir would take dir/link/.. for dir, as Join below
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return "", err
 	}
-	path = filepath.Join(dir, filepath.Base(path))
+	path = filepath.Join(dir, name)
 	target, err = os.Readlink(path)
 	if err != nil { // it is no link
 		return path, nil
 	}
 	if !filepath.IsAbs(target) {
-		target = dir + string(filepath.Separator) + target // Join would take dir/link/.. for dir
+		target = dir + string(filepath.Separator) + target
 	}
 	return linkTarget(target)
 }

@@ -134,3 +134,29 @@ func TestLinkInsideTheDataFolderIsNoSecondLimiter(t *testing.T) {
 		}
 	}
 }
+
+// TestLinksAreFollowedToTheFile, also to one that is yet to be created. A loop of links leads nowhere.
+func TestLinksAreFollowedToTheFile(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "in", "deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range [][2]string{{"in/deep", "folder"}, {"folder/../new.db", "relative"}, {"relative", "again"}, {dir + "/in/new.db", "absolute"},
+		{"loop2", "loop1"}, {"loop1", "loop2"}} {
+		if err := os.Symlink(link[0], filepath.Join(dir, link[1])); err != nil {
+			t.Skip(err)
+		}
+	}
+	for from, want := range map[string]string{"none": "none", "relative": "in/new.db", "again": "in/new.db", "absolute": "in/new.db"} {
+		if got, err := linkTarget(filepath.Join(dir, from)); err != nil || got != filepath.Join(dir, want) {
+			t.Errorf("%s leads to %s, %v; want %s", from, got, err, want)
+		}
+	}
+	if got, err := linkTarget(filepath.Join(dir, "loop1")); err == nil {
+		t.Errorf("a loop leads to %s", got)
+	}
+}

@@ -135,6 +135,17 @@ func TestReportFailsUnlessStored(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "publish report of 2026-03-29") {
 		t.Errorf("%v", err)
 	}
+	failing := func(context.Context, *limits.Report) error { return err }
+	if note, failed := reportJob(oneDenied{}, time.Now, failing).Run(t.Context()); failed == nil {
+		t.Errorf("the run of a report that was not stored is done: %s", note)
+	}
+}
+
+// oneDenied is the usage of one key.
+type oneDenied struct{}
+
+func (oneDenied) TopUsage(context.Context, usage.TopQuery) ([]usage.Top, error) {
+	return make([]usage.Top, 1), nil
 }
 
 // TestQuotaCheck runs the job on more than a batch of good counters, then with a stale one.
