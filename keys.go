@@ -130,7 +130,7 @@ type RevokeKeyRequest struct {
 // ExpireKeyRequest is the body of admin.keys.expire.
 type ExpireKeyRequest struct {
 	ID string `json:"id"`
-	// ExpiresAt is when the key expires, in Unix milliseconds; 0 means never.
+	// ExpiresAt is when the key expires, in Unix milliseconds, at most 30 days ago; 0 means never.
 	ExpiresAt int64 `json:"expiresAt"`
 }
 
@@ -184,7 +184,8 @@ func (c *Client) RevokeKey(ctx context.Context, id string) (*KeyReply, error) {
 	return call[KeyReply](ctx, c, SubjectKeysRevoke, RevokeKeyRequest{ID: id})
 }
 
-// ExpireKey sets when an API key expires, in Unix milliseconds; 0 means never.
+// ExpireKey sets when an API key expires, in Unix milliseconds; 0 means never. A time in the past ends the key at once. One
+// that is more than 30 days ago, such as one in seconds, is refused (Status 400): keys that expired so long ago are removed.
 func (c *Client) ExpireKey(ctx context.Context, id string, at int64) (*KeyReply, error) {
 	return call[KeyReply](ctx, c, SubjectKeysExpire, ExpireKeyRequest{ID: id, ExpiresAt: at})
 }

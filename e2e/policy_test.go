@@ -159,7 +159,7 @@ policies:
 
 	key = create("")
 	verify(b, key.APIKey)
-	_, at = admin(t, a, limits.SubjectKeysExpire, fmt.Sprintf(`{"id":%q,"expiresAt":1}`, key.Key.ID))
+	_, at = admin(t, a, limits.SubjectKeysExpire, fmt.Sprintf(`{"id":%q,"expiresAt":%d}`, key.Key.ID, time.Now().UnixMilli()-1))
 	changes(t, "expired key", at, func() bool { last = verify(b, key.APIKey); return !last.Valid })
 	if last.Code != limits.KeyExpired {
 		t.Errorf("expired: %+v", last)

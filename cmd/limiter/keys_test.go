@@ -38,9 +38,10 @@ func TestServiceKeys(t *testing.T) {
 	verify("lim_nonsense").want(t, exitDenied, "not valid: unknown\n", "")
 	verify("").want(t, exitError, "", "set LIMITS_API_KEY")
 
-	s.limiter(t, "keys expire "+id+" --at 2026-01-31T12:00:00Z").want(t, exitDone, "expires 2026-01-31 13:00:00\n", "")
+	s.limiter(t, "keys expire "+id+" --at 2020-01-31").want(t, exitUsage, "", "would remove the key at the next keys-prune")
+	ended := time.Now().Add(-time.Hour).Truncate(time.Second)
+	s.limiter(t, "keys expire "+id+" --at "+ended.Format(time.RFC3339)).want(t, exitDone, "expires "+ended.In(noon.Location()).Format(time.DateTime)+"\n", "")
 	verify(text).want(t, exitDenied, "not valid: expired\nkey "+id+", user 7", "")
-	s.limiter(t, "keys list").want(t, exitDone, "expired", "")
 	s.limiter(t, "keys revoke "+id).want(t, exitDone, "API key "+id+" of user 7: revoked at ", "")
 	verify(text).want(t, exitDenied, "not valid: inactive\n", "")
 	s.limiter(t, "keys expire "+id+" --never").want(t, exitDone, "expires never, but was revoked ", "")

@@ -96,6 +96,12 @@ func TestKeyExpiresAfterSpan(t *testing.T) {
 	limiter(t, "keys", "expire", "4fJq01Zx", "--in", "14d", "--nats-url", url).want(t, exitDone, "API key 4fJq01Zx of user 7", "")
 }
 
+func TestExpiredKeyIsListedAsSuch(t *testing.T) {
+	t.Parallel()
+	url := respond(t, limits.SubjectKeysList, text(fmt.Sprintf(`{"keys":[{"id":"4fJq01Zx","user":"7","expiresAt":%d}]}`, noon.UnixMilli())))
+	limiter(t, "keys", "list", "--nats-url", url).want(t, exitDone, "4fJq01Zx  7     -     expired", "")
+}
+
 // TestRunningJobIsNoError: it goes on after the answer.
 func TestRunningJobIsNoError(t *testing.T) {
 	t.Parallel()

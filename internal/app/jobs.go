@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/jobs"
+	"github.com/seed503877ad/limits/internal/keys"
 )
 
 // cleaner is what the jobs need of a store.
@@ -29,8 +30,8 @@ const (
 	// maxPruneTime is how long a run goes on removing; the next one, mostly an hour later, removes the rest. It is most of that
 	// hour, because an hour with many keys adds more rows of usage than ten minutes remove.
 	maxPruneTime = 40 * time.Minute
-	// endedRetention is how long an override that has expired, and an API key that has expired or was revoked, are still shown.
-	endedRetention = 30 * 24 * time.Hour
+	// overrideRetention is how long an override that has expired is still shown: as long as an API key that has ended.
+	overrideRetention = keys.EndedRetention
 )
 
 // startJobs starts scheduled jobs, if alerts run here or the store is SQLite: no other process can open its file.
@@ -77,8 +78,8 @@ func maintenanceJobs(o *Options, s cleaner) []jobs.Job {
 		{"usage-rollup", "7 * * * *", "rolled up", days(o.UsageMinuteDays), s.RollupUsage},
 		{"usage-prune", "17 * * * *", "removed", days(o.UsageDays), s.PruneUsage},
 		{"requests-prune", "27 * * * *", "removed", days(o.RequestDays), s.PruneRequests},
-		{"keys-prune", "32 3 * * *", "removed", endedRetention, s.PruneKeys},
-		{"overrides-prune", "37 3 * * *", "removed", endedRetention, s.PruneOverrides},
+		{"keys-prune", "32 3 * * *", "removed", keys.EndedRetention, s.PruneKeys},
+		{"overrides-prune", "37 3 * * *", "removed", overrideRetention, s.PruneOverrides},
 		{"history-prune", "47 3 * * *", "removed", days(o.JobDays), s.PruneRuns},
 	} {
 		if j.retention == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/keys"
@@ -107,7 +108,7 @@ func (s *Service) revokeKey(ctx context.Context, data []byte) (any, error) {
 }
 
 func (s *Service) expireKey(ctx context.Context, data []byte) (any, error) {
-	id, at, err := decodeExpireKey(data)
+	id, at, err := s.decodeExpireKey(data)
 	if err != nil {
 		return nil, err
 	}
@@ -145,11 +146,18 @@ func decodeKeyID(data []byte, more ...field) (id string, err error) {
 	return id, nil
 }
 
-func decodeExpireKey(data []byte) (id string, at int64, err error) {
+// decodeExpireKey refuses a time for which keys-prune would soon remove the key for good: it is a mistake, such as seconds
+// or a mistyped year.
+func (s *Service) decodeExpireKey(data []byte) (id string, at int64, err error) {
 	at = -1
 	id, err = decodeKeyID(data, number("expiresAt", &at, 0, maxTime))
-	if err == nil && at < 0 {
+	switch {
+	case err != nil:
+	case at < 0:
 		err = invalid("expiresAt", "expiresAt is missing; give Unix milliseconds, or 0 for never")
+	case at > 0 && at < s.now().Add(-keys.EndedRetention).UnixMilli():
+		err = invalid("expiresAt", "expiresAt %d (%s) is over %d days ago and would remove the key at the next keys-prune; want Unix milliseconds; to end a key, revoke it",
+			at, time.UnixMilli(at).UTC().Format(time.RFC3339), keys.EndedRetention/(24*time.Hour))
 	}
 	return id, at, err
 }

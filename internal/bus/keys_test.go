@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -122,11 +123,12 @@ func TestKeyLifecycle(t *testing.T) {
 	}
 	about := fmt.Sprintf(`"key":{"id":%q,"name":"ci"},"user":"7","tier":"pro","attributes":{"plan":"gold"}`, r.Key.ID)
 	const decision = `{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`
+	justNow := fmt.Sprint(time.Now().UnixMilli())
 	for _, c := range []struct{ subject, body, want string }{
 		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey + `"}`, `{"valid":true,` + about + `,"decision":` + decision + `}`},
 		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey[1:] + `"}`, `{"valid":false,"code":"unknown"}`},
 		{limits.SubjectVerify, `{"apiKey":""}`, `{"valid":false,"code":"unknown"}`},
-		{limits.SubjectKeysExpire, `{"id":"` + r.Key.ID + `","expiresAt":1}`, `"expiresAt":1}}`},
+		{limits.SubjectKeysExpire, `{"id":"` + r.Key.ID + `","expiresAt":` + justNow + `}`, `"expiresAt":` + justNow + `}}`},
 		{limits.SubjectVerify, `{"apiKey":"` + r.APIKey + `"}`, `{"valid":false,"code":"expired",` + about + `}`},
 		{limits.SubjectKeysExpire, `{"id":"` + r.Key.ID + `","expiresAt":0}`, `"createdAt":` + fmt.Sprint(r.Key.CreatedAt) + `}}`},
 		{limits.SubjectKeysRevoke, `{"id":"` + r.Key.ID + `"}`, `"revokedAt":`},
@@ -251,7 +253,7 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 		{limits.SubjectKeysRevoke, `{"id":"AAAAAAAA"}`, "unknown_key", "id"},
 		{limits.SubjectKeysRevoke, `{"id":"AAAAAAAA","expiresAt":1}`, "unknown_field", "expiresAt"},
 		{limits.SubjectKeysExpire, `{"id":"AAAAAAAA"}`, "invalid_expiresAt", "expiresAt"},
-		{limits.SubjectKeysExpire, `{"id":"AAAAAAAA","expiresAt":1}`, "unknown_key", "id"},
+		{limits.SubjectKeysExpire, `{"id":"AAAAAAAA","expiresAt":0}`, "unknown_key", "id"},
 	} {
 		m := ask(t, nc, c.subject, c.body)
 		var got limits.ErrorBody
@@ -280,6 +282,30 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 // TestRevocationReachesEveryWorker has two workers over one PostgreSQL. Each is asked many times,
 // so that both have cached the key. A second after the revocation no answer may call the key valid,
 // whether the announcement was heard or lost.
+// TestExpiryKeepsTheKey: a time so long ago that the next keys-prune would remove the key for good is a mistake, such as
+// seconds in place of milliseconds.
+func TestExpiryKeepsTheKey(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	s := &Service{now: func() time.Time { return now }}
+	oldest := now.Add(-keys.EndedRetention).UnixMilli()
+	for at, ok := range map[int64]bool{
+		0: true, 1: false, now.Unix(): false, now.AddDate(-1, 0, 0).UnixMilli(): false, oldest - 1: false,
+		oldest: true, now.UnixMilli(): true, now.AddDate(1, 0, 0).UnixMilli(): true,
+	} {
+		_, got, err := s.decodeExpireKey(fmt.Appendf(nil, `{"id":"AAAAAAAA","expiresAt":%d}`, at))
+		if e, _ := errors.AsType[*limits.Error](err); ok && (err != nil || got != at) || !ok && (e == nil || e.Code != "invalid_expiresAt" || e.Field != "expiresAt") {
+			t.Errorf("%d: %d, %v; accepted should be %t", at, got, err, ok)
+		}
+	}
+	_, _, err := s.decodeExpireKey([]byte(`{"id":"AAAAAAAA","expiresAt":1795867200}`))
+	const want = "expiresAt 1795867200 (1970-01-21T18:51:07Z) is over 30 days ago and would remove the key at the next keys-prune; " +
+		"want Unix milliseconds; to end a key, revoke it"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
 func TestRevocationReachesEveryWorker(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"announced": false, "not announced": true} {

@@ -10,6 +10,7 @@ package keys
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Key is a stored API key, without its secret. Times are Unix milliseconds, 0 for never.
@@ -26,6 +27,9 @@ type Key struct {
 
 	CreatedAt, ExpiresAt, RevokedAt int64
 }
+
+// EndedRetention is how long a key that has expired or was revoked is still shown. Then the job keys-prune removes it.
+const EndedRetention = 30 * 24 * time.Hour
 
 // Code says why a key is not valid. It is empty for a valid key.
 type Code string
