@@ -54,6 +54,8 @@ func ParseEvent(raw []byte) (Event, error) {
 	return Event{ID: e.ID, Type: e.Type, Source: e.Source, Subject: e.Subject, Time: e.Time, Data: data, Raw: raw}, nil
 }
 
+var eventTypes = []string{EventWarning, EventExceeded, EventReport, EventAlertRaised, EventAlertResolved, EventAlertDigest, EventAlertTest}
+
 func parseEventData(eventType string, data json.RawMessage) (any, error) {
 	var d any
 	switch eventType {
@@ -79,7 +81,9 @@ func parseEventData(eventType string, data json.RawMessage) (any, error) {
 
 // Watch returns the events of the given types as they are published. Without types it watches [EventWarning] and
 // [EventExceeded]. A type may have the wildcards of a NATS subject: "alerts.*" selects all events about alerts. A type
-// that is given twice, or that another one covers, does not repeat events.
+// that is given twice, or that another one covers, does not repeat events. One that matches
+// subjects of requests, too, as "limits.*" and ">" do, selects only the service's events that it matches: whoever listens
+// to requests seems to be a limiter. If it matches no event, Watch returns an [*Error] with Status 400.
 //
 // The subscription is active when Watch returns. The sequence can be iterated once, and ends with ctx. If the NATS
 // server refuses a type, Watch returns an error that wraps nats.ErrPermissionViolation. If the server refuses it later,
@@ -94,6 +98,10 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	if len(types) == 0 {
 		types = []string{EventWarning, EventExceeded}
 	}
+	types, err := withoutRequests(types)
+	if err != nil {
+		return nil, err
+	}
 	if err := c.checkConnection("watch", false); err != nil {
 		return nil, err
 	}
@@ -101,7 +109,6 @@ func (c *Client) Watch(ctx context.Context, types ...string) (iter.Seq2[Event, e
 	subscribed := make(chan struct{})
 	subscribeCtx, cancel := c.withTimeout(ctx)
 	defer cancel()
-	var err error
 	if !c.blocking.run(subscribeCtx, func() { err = w.subscribe(subscribeCtx); close(subscribed) }) {
 		go func() { <-subscribed; w.stop() }()
 		return nil, fmt.Errorf("watch: no answer from %s: %w", serverNames(c.nc), subscribeCtx.Err())
@@ -218,6 +225,37 @@ func (w *watch) askAgain(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+// withoutRequests replaces types that match subjects of requests, too, by the types of events that they match. A
+// subscription to a request would get it beside the limiters, and nobody would learn that no limiter is listening.
+func withoutRequests(types []string) (events []string, err error) {
+	for _, t := range types {
+		if !matchesRequests(t) {
+			events = append(events, t)
+			continue
+		}
+		before := len(events)
+		for _, event := range eventTypes {
+			if covers(t, event) {
+				events = append(events, event)
+			}
+		}
+		if len(events) == before {
+			return nil, &Error{Status: 400, Code: "invalid_type", Field: "type", Message: fmt.Sprintf(
+				"watch %s: it has requests and no events; want types of events: %s", t, strings.Join(eventTypes, ", "))}
+		}
+	}
+	return events, nil
+}
+
+func matchesRequests(eventType string) bool {
+	for subject := range answerFields {
+		if covers(eventType, subject) {
+			return true
+		}
+	}
+	return covers(eventType, SubjectUsage)
 }
 
 // withoutCovered removes types that other types cover. With overlapping subscriptions each of them would get the event.

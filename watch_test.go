@@ -167,6 +167,68 @@ func TestWatchGivesAnEventOnce(t *testing.T) {
 	}
 }
 
+// TestWatchIsNoListenerForRequests: a wildcard that matches requests selects the events that it matches.
+func TestWatchIsNoListenerForRequests(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	for types, subscriptions := range map[string]int{
+		"limits.*": 3, "limits.>": 3, "*.exceeded": 1, "*.*": 7, ">": 7, "limits.* limits.warning alerts.*": 4, "limits.* *.*": 7,
+	} {
+		before := nc.NumSubscriptions()
+		if _, err := patient(nc).Watch(t.Context(), strings.Fields(types)...); err != nil {
+			t.Fatal(err)
+		}
+		if n := nc.NumSubscriptions() - before; n != subscriptions {
+			t.Errorf("%s: %d subscriptions, want %d", types, n, subscriptions)
+		}
+	}
+	_, err := patient(nc).Consume(t.Context(), limits.Per("k", 1, "1h"))
+	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 503 || e.Code != limits.CodeUnavailable {
+		t.Errorf("without a limiter: %v", err)
+	}
+}
+
+func TestWatchOfRequestsFails(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	for _, subject := range []string{limits.SubjectConsume, limits.SubjectUsage, limits.SubjectKeysExpire, "limits.admin.*", "limits.admin.>", "*.verify"} {
+		_, err := patient(nc).Watch(t.Context(), limits.EventWarning, subject)
+		if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 400 || !strings.HasPrefix(e.Message, "watch "+subject+": ") ||
+			!strings.Contains(e.Message, limits.EventAlertResolved) {
+			t.Errorf("%s: %v", subject, err)
+		}
+	}
+	if n := nc.NumSubscriptions(); n != 0 {
+		t.Errorf("%d subscriptions left", n)
+	}
+}
+
+func TestWatchOfAllLimitsYieldsEventsOnly(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := patient(testenv.Connect(t, natsURL))
+	events, err := client.Watch(ctx, "limits.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := fmt.Sprintf("watch:%d", time.Now().UnixNano()) // new, even if the test runs again
+	for range 3 {
+		if _, err := client.Consume(ctx, limits.Per(key, 1, "1h")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for e, err := range events {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == limits.EventExceeded && e.Subject == key {
+			return
+		}
+	}
+	t.Error("no event")
+}
+
 func TestWatchReportsLostEvents(t *testing.T) {
 	nc := connect(t)
 	nc.SetErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})

@@ -35,7 +35,7 @@ func (c *watchCmd) Validate() error {
 		return fmt.Errorf("--count: %d is below 1; leave it out to watch until interrupted", *c.Count)
 	}
 	for _, t := range c.Type {
-		if !slices.Contains(watchTypes, t) { // another subject could be one of requests
+		if !slices.Contains(watchTypes, t) { // of a misspelled one no event would ever come
 			return fmt.Errorf("--type: %q is not one of %s", t, strings.Join(watchTypes, ", "))
 		}
 	}
