@@ -62,7 +62,8 @@ type Config struct {
 	// Limits returns up to 16 inline limits, in place of policies. A request without limits passes.
 	Limits func(*http.Request) []limits.LimitSpec
 
-	// Cost returns what a request charges: 1 by default. A cost of 0 also charges 1; use Exempt for requests that should
+	// Cost returns what a request charges: 1 by default. A cost below 1, such as the ContentLength -1 of a request that does
+	// not say its length, also charges 1, and one above [limits.MaxAmount] charges that. Use Exempt for requests that should
 	// charge nothing. In mode [CheckThenRecord] the handler can override it with [SetCost].
 	Cost func(*http.Request) int64
 
@@ -86,6 +87,10 @@ type Config struct {
 	// Charge says, in mode CheckThenRecord, whether a response with this status is charged. The default charges those
 	// below 400. A handler that panics before it wrote a status counts as 500; if it panics later, the status that it
 	// wrote counts. A hijacked connection counts as 200.
+	//
+	// So does a handler that returns without writing anything, also if it gave up because r.Context() ended: its client has
+	// gone, or an http.TimeoutHandler around the middleware has answered 503. To charge nothing for such requests, put the
+	// http.TimeoutHandler inside the middleware, which then sees its 503, or write a status before giving up.
 	Charge func(status int) bool
 
 	// ChargeBehind makes mode CheckThenRecord charge in a separate goroutine, so that the response never waits for it. The
@@ -131,8 +136,8 @@ type Config struct {
 	// request.
 	OnDenied func(*http.Request, *limits.Reply)
 
-	// OnError is called if a request to the limiter fails, and if a charge is not confirmed. Such a charge may be lost, or
-	// it may be made later, if the connection buffered it. With ChargeBehind, OnError may be called after the request has
+	// OnError is called if a request to the limiter fails, and if a charge is not confirmed, which errors.Is tells by
+	// [ErrNotCharged]. Such a charge may be lost, or it may be made later, if the connection buffered it. With ChargeBehind, OnError may be called after the request has
 	// ended.
 	//
 	// The default logs a warning to slog.Default, at most every 10 s for each kind of failure: what a client sent, other

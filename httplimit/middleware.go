@@ -91,7 +91,7 @@ func (m *middleware) request(r *http.Request) (request limits.Request, limited b
 		}
 	}
 	if m.Cost != nil {
-		request.Cost = m.Cost(r)
+		request.Cost = min(max(m.Cost(r), 0), limits.MaxAmount) // 0 is left out, and charges 1
 	}
 	request.ID = m.ID.value(r)
 	return request, true
@@ -224,8 +224,8 @@ func (l *errorLog) warn(r *http.Request, err error) {
 			kind = &l.refused
 		}
 	}
-	if _, ok := errors.AsType[*chargeError](err); ok {
-		what, kind = "charge not confirmed", &l.uncharged
+	if errors.Is(err, ErrNotCharged) {
+		what, kind = ErrNotCharged.Error(), &l.uncharged
 	}
 	if kind.allow() {
 		slog.WarnContext(r.Context(), "rate limit: "+what+"; suppressing further warnings of this kind for "+errorLogEvery.String(), cause)

@@ -268,6 +268,23 @@ func TestDisconnectedClientIsStillCharged(t *testing.T) {
 	}
 }
 
+// TestAnyCostIsBounded: what Cost returns comes from the request, such as the ContentLength -1 of an upload in chunks, and is no
+// reason to refuse it.
+func TestAnyCostIsBounded(t *testing.T) {
+	t.Parallel()
+	url, requests := silentService(t, limits.SubjectConsume, `{"allowed":true,"limits":[]}`)
+	h := httplimit.Middleware(dial(t, url), httplimit.Config{Policy: httplimit.Text("api"), Deadline: patient, FailClosed: true,
+		Cost: func(r *http.Request) int64 { return r.ContentLength }})(hello)
+	for length, want := range map[int64]string{
+		-1: `{"policy":"api"}`, 0: `{"policy":"api"}`, 7: `{"policy":"api","cost":7}`, limits.MaxAmount + 1: `{"policy":"api","cost":1000000000}`,
+	} {
+		w := get(h, func(r *http.Request) { r.ContentLength = length })
+		if got := <-requests; got != want || w.Code != 200 {
+			t.Errorf("%d bytes: status %d, asked %s, want %s", length, w.Code, got, want)
+		}
+	}
+}
+
 func TestIDChargesOnceAndConflictsOnReuse(t *testing.T) {
 	t.Parallel()
 	c := dial(t, natsURL)
@@ -310,7 +327,7 @@ func TestLimiterUnavailable(t *testing.T) {
 		t.Errorf("failing open: status %d after %v", w.Code, took)
 	}
 	// The connection may or may not have noticed already.
-	if w.Header().Get("RateLimit") != "" || !errors.Is(failed, context.DeadlineExceeded) && !errors.Is(failed, nats.ErrDisconnected) {
+	if w.Header().Get("RateLimit") != "" || errors.Is(failed, httplimit.ErrNotCharged) || !errors.Is(failed, context.DeadlineExceeded) && !errors.Is(failed, nats.ErrDisconnected) {
 		t.Errorf("failing open: headers %v, error %v", w.Header(), failed)
 	}
 	began = time.Now()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -41,6 +42,10 @@ func SetCost(ctx context.Context, cost int64) {
 	}
 }
 
+// ErrNotCharged is wrapped by an error that [Config.OnError] gets about a charge, in mode [CheckThenRecord]: the request was
+// served, and nothing confirms that it was charged.
+var ErrNotCharged = errors.New("charge not confirmed")
+
 // handle runs the handler and, in mode CheckThenRecord, charges afterwards.
 func (m *middleware) handle(w http.ResponseWriter, r *http.Request, next http.Handler, request limits.Request, a *Answer) {
 	ctx := context.WithValue(a.withKey(r).Context(), replyCtxKey{}, a.Reply)
@@ -73,9 +78,7 @@ func copyBack(r, inner *http.Request) {
 	if r.MultipartForm == nil {
 		r.MultipartForm = inner.MultipartForm
 	}
-	if r.Pattern == "" {
-		r.Pattern = inner.Pattern
-	}
+	r.Pattern = inner.Pattern
 }
 
 // charge charges the cost of SetCost or, if that was not called, the cost of the request.
@@ -103,15 +106,9 @@ func (m *middleware) record(r *http.Request, request limits.Request, deadline ti
 		_, err = m.ask(r, m.client.Record, request, deadline)
 	}
 	if err != nil {
-		m.OnError(r, &chargeError{err})
+		m.OnError(r, fmt.Errorf("%w: %w", ErrNotCharged, err))
 	}
 }
-
-// chargeError is the error of a charge that was not confirmed. It tells such an error from that of a decision.
-type chargeError struct{ cause error }
-
-func (e *chargeError) Error() string { return "charge: " + e.cause.Error() }
-func (e *chargeError) Unwrap() error { return e.cause }
 
 // statusRecorder records the status of a response. Embedding hides the optional interfaces of the writer. wrapped restores
 // those that handlers find by a type assertion, and http.ResponseController finds the others by Unwrap.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
@@ -83,6 +84,18 @@ func TestRequestFieldsAreCopiedBack(t *testing.T) {
 	}
 }
 
+// TestTheInnermostPatternIsCopiedBack: as without the middleware, whoever logs outside sees the route and not only the prefix.
+func TestTheInnermostPatternIsCopiedBack(t *testing.T) {
+	t.Parallel()
+	inner, outer := http.NewServeMux(), http.NewServeMux()
+	inner.Handle("GET /things/{id}", hello)
+	outer.Handle("/things/", checkThenRecord(t, dial(t, natsURL), 10)(inner))
+	r := httptest.NewRequest("GET", "/things/7", nil)
+	if outer.ServeHTTP(httptest.NewRecorder(), r); r.Pattern != "GET /things/{id}" {
+		t.Errorf("pattern %q", r.Pattern)
+	}
+}
+
 // recovering is a handler that ends a panic of its handler, as package http does.
 func recovering(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -136,6 +149,17 @@ func TestOnlyCompletedWorkIsCharged(t *testing.T) {
 				t.Errorf("charged %d, want %d", got, tt.charged)
 			}
 		})
+	}
+}
+
+// TestWorkThatTimedOutIsNotCharged if the http.TimeoutHandler is inside, as the documentation of Charge recommends.
+func TestWorkThatTimedOutIsNotCharged(t *testing.T) {
+	t.Parallel()
+	c := dial(t, natsURL)
+	givesUp := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	w := get(checkThenRecord(t, c, 10)(http.TimeoutHandler(givesUp, 50*time.Millisecond, "too late")))
+	if left := remaining(t, c, 10, "1h"); w.Code != 503 || left != 10 {
+		t.Errorf("status %d, remaining %d; want 503 and 10", w.Code, left)
 	}
 }
 
@@ -317,7 +341,7 @@ func TestLostChargeIsReported(t *testing.T) {
 			t.Errorf("status %d: what was done is done", w.Code)
 		}
 		var e *limits.Error
-		if err := <-failed; !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
+		if err := <-failed; !errors.Is(err, httplimit.ErrNotCharged) || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
 			t.Errorf("behind %v: %v", behind, err)
 		}
 	}
