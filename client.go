@@ -43,9 +43,10 @@ const maxReplyBytes = 1 << 20
 //   - An [*Error], if the service answered with one. The client makes one itself if no limiter is listening (Status
 //     503, Code [CodeUnavailable]), if the answer has more than 1 MiB or the request more than the NATS server takes in
 //     one message (Status 413, Code [CodeTooLarge]), and if a text of the request is not valid UTF-8 (Status 400).
-//   - An error that wraps [context.DeadlineExceeded], if no answer came in time. It also wraps
-//     nats.ErrPermissionViolation if the NATS server said that the user may not send this request, or may not listen
-//     for answers. In the latter case set the inbox prefix that the user is permitted, with nats.CustomInboxPrefix.
+//   - An error that wraps [context.DeadlineExceeded], if no answer came in time, or [context.Canceled], if the context was
+//     canceled first. It also wraps nats.ErrPermissionViolation if the NATS server said that the user may not send this
+//     request, or may not listen for answers. In the latter case set the inbox prefix that the user is permitted, with
+//     nats.CustomInboxPrefix.
 //   - An error that wraps nats.ErrDisconnected, at once, if the connection is interrupted and the call asks for a
 //     decision: Consume, Check, VerifyKey and Wait. The connection would buffer the request and send it later, and
 //     it would be charged although nobody waits for the decision any more. Calls that report something that has

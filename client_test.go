@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -121,6 +122,26 @@ func TestReplyTimes(t *testing.T) {
 	}
 	if got := r.ResetTime().UTC().Format(time.RFC3339Nano); got != "2024-01-03T18:40:00.123Z" {
 		t.Errorf("ResetTime = %v", got)
+	}
+}
+
+// TestUnlimitedReply: a reply without limits has 0 in all its amounts, as one with nothing left has in Remaining.
+func TestUnlimitedReply(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]bool{
+		`{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`:                 true,
+		`{"allowed":true,"limit":0,"remaining":0,"reset":0}`:                             true,
+		`{"allowed":true,"key":"k","name":"1m","limit":5,"remaining":0,"reset":9}`:       false,
+		`{"allowed":true,"limit":0,"remaining":0,"reset":0,"degraded":true}`:             false,
+		`{"allowed":false,"limit":0,"remaining":0,"reset":0,"message":"no","limits":[]}`: false,
+	} {
+		var r limits.Reply
+		if err := json.Unmarshal([]byte(body), &r); err != nil || r.Unlimited() != want {
+			t.Errorf("%s: %t, %v", body, r.Unlimited(), err)
+		}
+		if again, err := json.Marshal(r); err != nil || string(again) != body {
+			t.Errorf("read and written again: %s, %v\nwant %s", again, err, body)
+		}
 	}
 }
 

@@ -25,13 +25,19 @@ func Per(key string, limit int64, window string) Request {
 // hold.
 const maxRetryIn = 100 * 365 * 24 * time.Hour
 
-// RetryIn is how long to wait until the same request can fit, at most 100 years. It is 0 for an allowed reply and for
-// a cost that can never fit.
+// Unlimited reports whether no limit applies to the request: no policy fits it, or those that do are unlimited, for a tier, at
+// a time or by an override. A degraded reply without limits knows nothing of them, and is not unlimited.
+func (r *Reply) Unlimited() bool {
+	return r.Allowed && !r.Degraded && r.Limit == 0 && len(r.Limits) == 0
+}
+
+// RetryIn is how long to wait until the same request can fit, at most 100 years. It is 0 for an allowed reply, and for a
+// denial of a cost that can never fit: look at Allowed first, or a retry at once would follow each such denial.
 func (r *Reply) RetryIn() time.Duration {
 	return time.Duration(min(r.RetryAfter, maxRetryIn.Milliseconds())) * time.Millisecond
 }
 
-// ResetTime is when the whole limit is free again if nothing more is charged.
+// ResetTime is when the whole limit is free again if nothing more is charged. It is in 1970 if no limit applies.
 func (r *Reply) ResetTime() time.Time { return time.UnixMilli(r.Reset) }
 
 // Wait consumes and, as long as the request is denied, sleeps until the limiter says that a retry can fit, and tries

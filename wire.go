@@ -65,14 +65,15 @@ type LimitSpec struct {
 }
 
 // Reply is a decision. If it is a denial, the top-level fields describe the limit that blocks. If several limits block,
-// that is the one with the longest RetryAfter, since a retry at that moment passes them all. If the request is allowed,
-// they describe the limit with the least remaining.
+// that is one that the cost can never fit, with RetryAfter 0, or else the one with the longest RetryAfter, since a retry at
+// that moment passes them all. If the request is allowed, they describe the limit with the least remaining.
 type Reply struct {
 	Allowed bool   `json:"allowed"`
 	Key     string `json:"key,omitempty"`
 	Name    string `json:"name,omitempty"`
-	Limit   int64  `json:"limit"`
-	// Remaining is how much cost could be charged right now.
+	// Limit is 0, as Remaining and Reset are, if no limit applies: see [Reply.Unlimited].
+	Limit int64 `json:"limit"`
+	// Remaining is how much cost could be charged right now. It is 0 if no limit applies, too.
 	Remaining int64 `json:"remaining"`
 	// Reset is when the whole limit is free again if nothing more is charged, in Unix milliseconds.
 	Reset int64 `json:"reset"`
@@ -84,8 +85,9 @@ type Reply struct {
 	BlockedBy string `json:"blockedBy,omitempty"`
 	// Message describes a denial in words.
 	Message string `json:"message,omitempty"`
-	// Limits lists every limit that was decided, if there is more than one or a policy was used.
-	Limits []LimitReply `json:"limits,omitempty"`
+	// Limits lists every limit that was decided, if there is more than one or a policy was used. It is empty if no limit
+	// applies, and left out if the top-level fields say all.
+	Limits []LimitReply `json:"limits,omitzero"`
 	// Degraded marks an answer that was given without the store.
 	Degraded bool `json:"degraded,omitzero"`
 	// Shadow marks a denial that was not enforced.

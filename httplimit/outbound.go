@@ -56,7 +56,7 @@ func (o *outbound) RoundTrip(req *http.Request) (*http.Response, error) {
 	case reply.Degraded:
 		err = &limits.Error{Code: limits.CodeUnavailable, Status: http.StatusServiceUnavailable,
 			Message: "the limiter cannot reach its store, so turns are not counted across processes"}
-	case o.turn.Policy == "" && reply.Limit == 0 && len(reply.Limits) == 0:
+	case o.turn.Policy == "" && reply.Unlimited():
 		err = &limits.Error{Code: limits.CodeUnknownPolicy, Status: http.StatusNotFound, Field: "attributes",
 			Message: "no policy limits this request: no policy matches its attributes, or those that match are unlimited now;" +
 				" name the policy to let the request pass while its limit is lifted"}

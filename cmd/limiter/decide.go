@@ -169,7 +169,7 @@ func verdict(r *limits.Reply, charged bool) string {
 		text = "denied: " + cmp.Or(r.Message, "by "+r.BlockedBy)
 	case r.Shadow:
 		text = "allowed (shadow: " + cmp.Or(r.Message, "a denial that is not enforced") + ")"
-	case r.Key == "" && len(r.Limits) == 0:
+	case r.Unlimited():
 		text = "allowed: no limit applies"
 	}
 	if r.Degraded {
