@@ -42,7 +42,7 @@ func fakeLimiter(decide func(limits.Request) limits.Reply) (client *limits.Clien
 		log.Fatal(err)
 	}
 	s.Start()
-	nc, err := nats.Connect("", nats.InProcessServer(s))
+	nc, err := nats.Connect("", nats.InProcessServer(s), limits.Reconnect())
 	if err != nil {
 		log.Fatal(err)
 	}
