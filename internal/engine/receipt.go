@@ -17,6 +17,7 @@ func (r *Request) hasReceipt() bool { return r.ID != "" && r.Verb != Check }
 // decideOnce answers a request with an id: from its receipt if there is one, otherwise by a
 // decision, for which it writes one.
 func (b *batch) decideOnce(r *Request, newID func() string) {
+	r.decision, r.err, r.replayed = Decision{}, nil, false // decide may have been called before
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
 	receipt, stale := b.receipts[slot], false
 	switch {

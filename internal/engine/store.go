@@ -82,7 +82,9 @@ type Snapshot struct {
 	Latest int64
 	// States holds the encoded state of each counter of the batch; nil for one that is not stored.
 	States [][]byte
-	// Receipts holds the receipt of each id of the batch; nil for one that is not stored.
+	// Receipts holds the receipt of each id of the batch; nil for one that is not stored. With an
+	// Until the store may take all for not stored. Then it writes the changes only if they have a
+	// receipt for each id, and on condition that none is stored.
 	Receipts []*Receipt
 	// Others names the counters that something other than this store's Update has changed since the
 	// last call of decide. An Update that returns nil proves that nothing else had changed when it

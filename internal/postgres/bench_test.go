@@ -37,9 +37,9 @@ func benchmarkBatches(b *testing.B, size int, inTurn bool) {
 	pid := backend(b, s)
 	run := func(n int) {
 		for i := range n {
-			s.optimisticSkips = 0
+			s.optimistic.skips = 0
 			if inTurn {
-				s.optimisticSkips = 1
+				s.optimistic.skips = 1
 			}
 			if err := s.Update(b.Context(), batches[i%len(batches)], decide); err != nil {
 				b.Fatal(err)

@@ -176,7 +176,7 @@ func (s *Store) applyJournal(p *pgconn.Pipeline) (more bool, now int64, err erro
 	}
 	if s.lastSeq > from {
 		// Others write, so an optimistic attempt would probably fail.
-		s.optimisticSkips = max(s.optimisticSkips, s.backoff)
+		s.optimistic.skips = max(s.optimistic.skips, s.optimistic.length)
 	}
 	s.caughtUp = s.caughtUp || n < journalPage
 	return n == journalPage, now, nil

@@ -95,7 +95,7 @@ func TestFoldsBeforeRestoreAreForgotten(t *testing.T) {
 	if _, err := other.foldSome(t.Context(), func() int { return 1 }); err != nil {
 		t.Fatal(err)
 	}
-	s.optimisticSkips = 1
+	s.optimistic.skips = 1
 	update(t, s, batch("a"), nothing)
 	if s.foldedTo == nil {
 		t.Fatal("the worker has not read of the fold, or has marked the counter clean at once")

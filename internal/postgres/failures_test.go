@@ -58,7 +58,7 @@ func TestLockTimeout(t *testing.T) {
 		if sqlState(err) != "55P03" || errors.Is(err, engine.ErrConflict) || errors.Is(err, engine.ErrCommitUnknown) {
 			t.Errorf("%s: %v", what, err)
 		}
-		s.optimisticSkips = 1
+		s.optimistic.skips = 1
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -330,14 +330,14 @@ func TestHangingRollbackReleasesWriteLock(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]func(ctx context.Context, s *Store, silent func()) error{
 		"canceled": func(ctx context.Context, s *Store, silent func()) error {
-			s.optimisticSkips = 1
+			s.optimistic.skips = 1
 			return s.Update(ctx, batch("a"), func(snap engine.Snapshot) engine.Changes {
 				silent()
 				return set("2")(snap)
 			})
 		},
 		"canceled in an awaited turn": func(ctx context.Context, s *Store, silent func()) error {
-			s.optimisticSkips = 1
+			s.optimistic.skips = 1
 			b := batch("a")
 			b.Turn = s.Await(ctx)
 			return s.Update(ctx, b, func(snap engine.Snapshot) engine.Changes {
@@ -346,7 +346,7 @@ func TestHangingRollbackReleasesWriteLock(t *testing.T) {
 			})
 		},
 		"unused awaited turn": func(ctx context.Context, s *Store, silent func()) error {
-			s.optimisticSkips = 1
+			s.optimistic.skips = 1
 			turn := s.Await(ctx)
 			silent()
 			turn.End()

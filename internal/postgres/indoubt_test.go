@@ -27,11 +27,11 @@ func TestCommitOutcomeIsResolved(t *testing.T) {
 	for name, way := range map[string]func(t *testing.T, s *Store) engine.Turn{
 		"optimistic": func(*testing.T, *Store) engine.Turn { return nil },
 		"in turn": func(_ *testing.T, s *Store) engine.Turn {
-			s.optimisticSkips = 1
+			s.optimistic.skips = 1
 			return nil
 		},
 		"in an awaited turn": func(t *testing.T, s *Store) engine.Turn {
-			s.optimisticSkips = 1
+			s.optimistic.skips = 1
 			turn := s.Await(t.Context())
 			if turn == nil {
 				t.Fatal("no turn was given")

@@ -124,7 +124,7 @@ func TestModel(t *testing.T) {
 			}
 			s := workers[w]
 			if pick(2) == 0 {
-				s.optimisticSkips, s.backoff = 0, 0
+				s.optimistic = backoff{}
 			}
 			if s.shuttingDown = pick(2) == 0; !s.shuttingDown && pick(2) == 0 { // some time has passed
 				s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)

@@ -153,10 +153,10 @@ type Store struct {
 	// foldTimeout is the constant, unless a test sets it.
 	foldTimeout time.Duration
 	folding     foldPlan
-	// optimisticSkips counts down the transactions that take their turn without an optimistic
-	// attempt; backoff is what it starts from the next time.
-	optimisticSkips, backoff int
-	inDoubt                  inDoubtCommit
+	// optimistic counts the attempts that failed because another process had written, or for the
+	// clock; newIDs those that failed because an id was not new.
+	optimistic, newIDs backoff
+	inDoubt            inDoubtCommit
 	// unconfirmed says that a synchronous standby may lack a transaction that was or may be committed,
 	// by this process or by another one. needsStandby says that there has
 	// to be one, as far as is known.

@@ -46,7 +46,7 @@ func (s *Store) Await(ctx context.Context) engine.Turn {
 	if err != nil {
 		return nil
 	}
-	if !s.loaded || s.optimisticSkips == 0 {
+	if !s.loaded || s.optimistic.skips == 0 {
 		release()
 		return nil
 	}
@@ -95,7 +95,7 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 		releaseConn(w.conn)
 		err = w.s.resolveInDoubt(ctx, err)
 	}()
-	w.s.optimisticSkips--
+	w.s.optimistic.skips--
 	// The batch was gathered after the clock was read. If it were decided at that time, a charge
 	// would count from before its request arrived. Hence the range up to the latest time that it
 	// may be now.

@@ -74,9 +74,25 @@ type moment struct{ now, latest, until int64 }
 // planner decides over s.rows what the transaction writes; nil for nothing.
 type planner func(t *tx, at moment) (*draft, error)
 
-// maxBackoff bounds how many transactions take their turn after failed optimistic attempts, before
-// the next attempt is made.
+// backoff makes transactions take their turn without an optimistic attempt after one that failed:
+// twice as many after each failure in a row. skips counts them down, from length the last time.
+type backoff struct{ skips, length int }
+
 const maxBackoff = 64
+
+func (b *backoff) failed() {
+	b.length = min(max(1, 2*b.length), maxBackoff)
+	b.skips = b.length
+}
+
+// skip reports whether the next transaction is to take its turn.
+func (b *backoff) skip() bool {
+	if b.skips == 0 {
+		return false
+	}
+	b.skips--
+	return true
+}
 
 // draft is what a transaction is going to write.
 type draft struct {
@@ -156,16 +172,13 @@ func (d *draft) check() error {
 
 // updateOptimistically tries to decide over cached rows, in one round trip. The changes are written
 // on condition that the last row of the journal is still lastSeq, and that the clock is in the
-// range that the decision assumed. It returns tried=false if this is not possible or the condition
-// failed; nothing was written then.
+// range that the decision assumed. The ids of the batch are taken for new, which holds if their
+// receipts can be inserted. It returns tried=false if this is not possible or the condition failed;
+// nothing was written then.
 func (s *Store) updateOptimistically(
 	ctx context.Context, b engine.Batch, decide func(engine.Snapshot) engine.Changes,
 ) (tried bool, err error) {
-	if !s.caughtUp || len(b.Counters) == 0 || len(b.IDs) > 0 {
-		return false, nil
-	}
-	if s.optimisticSkips > 0 {
-		s.optimisticSkips--
+	if !s.caughtUp || len(b.Counters) == 0 || s.optimistic.skip() || len(b.IDs) > 0 && s.newIDs.skip() {
 		return false, nil
 	}
 	from, latest, ok := s.clock.estimate()
@@ -173,8 +186,9 @@ func (s *Store) updateOptimistically(
 		return false, nil
 	}
 	until := latest + clockMargin
-	d := &draft{ids: b.Counters, rows: s.rows, changes: decide(engine.Snapshot{Now: from, Latest: latest, Until: until, States: s.states})}
-	if d.changes.Unsure || d.empty() || d.check() != nil {
+	d := &draft{ids: b.Counters, rows: s.rows, changes: decide(engine.Snapshot{
+		Now: from, Latest: latest, Until: until, States: s.states, Receipts: make([]*engine.Receipt, len(b.IDs))})}
+	if d.changes.Unsure || d.empty() || d.check() != nil || len(d.changes.Receipts) < len(b.IDs) {
 		return false, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -190,7 +204,10 @@ func (s *Store) updateOptimistically(
 	err = s.append(ctx, t, d, from, until)
 	switch {
 	case errors.Is(err, errStale):
-		s.backOff()
+		s.optimistic.failed()
+		return false, nil
+	case len(b.IDs) > 0 && sqlState(err) == uniqueViolation && errors.Is(err, engine.ErrConflict):
+		s.newIDs.failed() // one has a receipt, which is read in turn
 		return false, nil
 	case err != nil && sqlState(err) != "" && !errors.Is(err, engine.ErrCommitUnknown) && (t.conn.IsClosed() || outdated(err)):
 		// The server said that it ended the session, so nothing was written. After a restart all
@@ -198,7 +215,10 @@ func (s *Store) updateOptimistically(
 		s.pool.Reset()
 		return false, nil
 	case err == nil:
-		s.backoff = 0
+		s.optimistic.length = 0
+		if len(b.IDs) > 0 {
+			s.newIDs.length = 0
+		}
 	default:
 		s.conns.resetIfTimedOut(ctx)
 	}
@@ -217,13 +237,6 @@ func (s *Store) fillFromCache(ids []engine.CounterID, now int64) bool {
 		s.rows, s.states = append(s.rows, r), append(s.states, r.snapshotState())
 	}
 	return true
-}
-
-// backOff makes the next transactions take their turn without an optimistic attempt: twice as many
-// after each failure in a row.
-func (s *Store) backOff() {
-	s.backoff = min(max(1, 2*s.backoff), maxBackoff)
-	s.optimisticSkips = s.backoff
 }
 
 // runInTurn runs a transaction of two round trips: one that takes the turn and reads, and one that

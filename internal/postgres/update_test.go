@@ -106,6 +106,62 @@ func TestWritesOfOtherWorkersAreReadInTurn(t *testing.T) {
 	})
 }
 
+// once decides as set does and writes a receipt for each id, if none is stored.
+func (w *decideCounter) once(ids []string, state string) func(engine.Snapshot) engine.Changes {
+	decide := w.set(state)
+	return func(snap engine.Snapshot) (c engine.Changes) {
+		for _, known := range snap.Receipts {
+			if known != nil {
+				w.saw = "a receipt"
+				w.inTurn++
+				return c
+			}
+		}
+		c = decide(snap)
+		for _, id := range ids {
+			c.Receipts = append(c.Receipts, engine.Receipt{ID: id, Answer: []byte("{}"), ExpiresAt: 1 << 45})
+		}
+		return c
+	}
+}
+
+// TestNewIDsAreDecidedOptimistically: that their receipts can be inserted proves that the ids are new. One that is not costs one
+// attempt, after which some more batches with ids take their turn.
+func TestNewIDsAreDecidedOptimistically(t *testing.T) {
+	undisturbed(t, func(expect func(what, got, want, saw string)) {
+		s := open(t, Config{})
+		once := func(state string, ids ...string) string {
+			var w decideCounter
+			b := batch("a", "b")
+			b.IDs = ids
+			update(t, s, b, w.once(ids, state))
+			return w.String()
+		}
+		write(t, s, "1")
+		expect("new ids", once("2", "x", "y"), optimistic, "1")
+		expect("one of them again", once("3", "w", "y"), staleThenInTurn, "a receipt")
+		if got := state(t, s, "a"); got != "2" {
+			t.Errorf("state %q after a repeat; want %q", got, "2")
+		}
+		expect("another id after that", once("4", "w"), inTurn, "2")
+		expect("no id", write(t, s, "5"), optimistic, "4")
+		expect("then", once("6", "z"), optimistic, "5")
+	})
+}
+
+// TestIDWithoutReceiptIsReadInTurn: nothing would prove that such an id is new.
+func TestIDWithoutReceiptIsReadInTurn(t *testing.T) {
+	undisturbed(t, func(expect func(what, got, want, saw string)) {
+		s := open(t, Config{})
+		write(t, s, "1")
+		var w decideCounter
+		b := batch("a", "b")
+		b.IDs = []string{"x", "y"}
+		update(t, s, b, w.once([]string{"x"}, "2"))
+		expect("one receipt of two", w.String(), staleThenInTurn, "1")
+	})
+}
+
 // TestCanceledDecisionIsNotInDoubt: nothing was sent, so the journal is not searched for it.
 func TestCanceledDecisionIsNotInDoubt(t *testing.T) {
 	t.Parallel()
@@ -114,7 +170,7 @@ func TestCanceledDecisionIsNotInDoubt(t *testing.T) {
 	setFoldPolicy(s, s.foldPolicy)
 	write(t, s, "1")
 	for name, skips := range map[string]int{"optimistic": 0, "in turn": 1} {
-		s.optimisticSkips = skips
+		s.optimistic.skips = skips
 		ctx, cancel := context.WithCancel(t.Context())
 		err := s.Update(ctx, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
 			cancel()
@@ -131,7 +187,7 @@ func TestOptimisticDecisionIsStaleIfClockIsOff(t *testing.T) {
 		s := open(t, Config{})
 		for _, off := range []int64{-60_000, 60_000} {
 			write(t, s, "1")
-			s.optimisticSkips = 0
+			s.optimistic.skips = 0
 			write(t, s, "1")
 			s.clock.now += off
 			expect(fmt.Sprintf("a clock %d ms off", off), write(t, s, "2"), staleThenInTurn, "1")
@@ -216,7 +272,7 @@ func TestOptimisticDecisionKnowsClockRange(t *testing.T) {
 // write.
 func awaitTurn(t *testing.T, s *Store) engine.Turn {
 	t.Helper()
-	s.optimisticSkips = 1
+	s.optimistic.skips = 1
 	turn := s.Await(t.Context())
 	if turn == nil {
 		t.Fatal("no turn")
