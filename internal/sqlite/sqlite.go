@@ -184,7 +184,8 @@ func (s *Store) connect(ctx context.Context, path string) (err error) {
 // synchronous(FULL) makes a commit wait for the disk. The busy timeout is for tools that look into
 // the file while the service runs. A checkpoint of the write-ahead log is part of a commit, and all
 // requests in flight wait for it; with one every 400 pages instead of SQLite's 1000 there are more
-// of them, but each is short.
+// of them, but each is short. Sorts are in memory, because the data folder may be the only one that
+// is writable, and SQLite puts temporary files elsewhere.
 func dsn(path, mode string) string {
 	path = filepath.ToSlash(path)
 	if !strings.HasPrefix(path, "/") {
@@ -195,7 +196,7 @@ func dsn(path, mode string) string {
 		"cache_size(-32768)",
 	}}
 	if mode == "ro" {
-		q["_pragma"] = []string{"busy_timeout(1000)", "query_only(1)"}
+		q["_pragma"] = []string{"busy_timeout(1000)", "query_only(1)", "temp_store(MEMORY)"}
 	}
 	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"bytes"
+	"database/sql"
 	"fmt"
 	"io/fs"
 	"os"
@@ -190,6 +191,27 @@ func BenchmarkFold64(b *testing.B) {
 		}
 		if _, err := s.foldSome(b.Context(), func() int { return 64 }); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestTemporaryDataStaysInMemory: the data folder may be the only one that is writable, as in a container whose root is
+// read-only, and SQLite looks for no temporary files there.
+func TestTemporaryDataStaysInMemory(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	reader, err := s.reader.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for name, conn := range map[string]*sql.Conn{"writer": s.conn, "reader": reader} {
+		var store int
+		if err := conn.QueryRowContext(t.Context(), "PRAGMA temp_store").Scan(&store); err != nil {
+			t.Fatal(err)
+		}
+		if store != 2 {
+			t.Errorf("temp_store of the %s is %d, want 2, which is memory", name, store)
 		}
 	}
 }
