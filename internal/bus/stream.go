@@ -190,6 +190,7 @@ func explainJetStream(err error) error { return explainNoAnswer(explainOtherStre
 func explainNoAnswer(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) {
 		return fmt.Errorf("%w: JetStream is not enabled on this NATS server, or not for this account, or has no leader yet, "+
+			"or this is a leaf node without default_js_domain (docs/operations.md, One JetStream), "+
 			"or the server of the cluster that has the stream is down", err)
 	}
 	if hasCode(err, errStreamOffline) {
