@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -32,18 +33,20 @@ func roles(t *testing.T) (at *natsRoles) {
 	return at
 }
 
-// rolesServer starts a NATS server with deploy/nats.conf, where all passwords are "secret", and returns its address.
+// rolesServer starts a NATS server with deploy/nats.conf, and returns its address.
 func rolesServer(t *testing.T) string {
+	t.Helper()
+	return testenv.NATSConfig(t, rolesConfig(t)).Addr().String()
+}
+
+// rolesConfig returns the text of deploy/nats.conf, where all passwords are "secret".
+func rolesConfig(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/nats.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var passwords strings.Builder
-	for _, role := range []string{"WORKER", "ALERTER", "CHECK", "ADMIN", "STREAMS", "EVENTS"} {
-		fmt.Fprintf(&passwords, "%s_PASSWORD: secret\n", role)
-	}
-	return testenv.NATSConfig(t, passwords.String()+string(text)).Addr().String()
+	return regexp.MustCompile(`\$[A-Z]+_PASSWORD`).ReplaceAllString(string(text), "secret")
 }
 
 type natsRoles struct {
