@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/alerts"
@@ -27,6 +28,24 @@ func TestDamagedFileErrorSaysWhatToDo(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(err.Error(), path) || !strings.Contains(s.Advice(err), "damaged") {
 		t.Errorf("%v; want which file, and what to do", err)
 	}
+}
+
+// TestUnreadableSchemaVersionErrorSaysWhatToDo: goose makes its table anew if it finds no first row in it, whatever the reason,
+// and all that it says then is that there is one.
+func TestUnreadableSchemaVersionErrorSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "limits.db")
+	s := open(t, Config{Path: path})
+	if _, err := s.conn.ExecContext(t.Context(), "DELETE FROM goose_db_version"); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	synctest.Test(t, func(t *testing.T) { // goose tries it for 3 s
+		_, err := Open(t.Context(), Config{Path: path})
+		if err == nil || !strings.Contains(err.Error(), "restore a backup") || !strings.Contains(err.Error(), path) {
+			t.Errorf("%v; want which file, and what to do", err)
+		}
+	})
 }
 
 // TestLockedFileErrorSaysWhatToDo: a tool that looks into it may have begun a

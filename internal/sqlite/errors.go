@@ -35,6 +35,8 @@ func diskFull(err error) bool {
 	return ok && (e.Code()&0xff == codes.SQLITE_FULL || e.Code() == codes.SQLITE_IOERR_SHMSIZE)
 }
 
+const damagedAdvice = "the file is damaged: stop the limiter and restore a backup, as described in docs/operations.md under Backup and restore"
+
 // withAdvice adds what to do to the error of a file that is damaged or read-only, that another
 // program writes to, or whose disk is full.
 func withAdvice(err error) error {
@@ -49,7 +51,7 @@ func withAdvice(err error) error {
 	}
 	switch primaryCode(err) {
 	case codes.SQLITE_CORRUPT, codes.SQLITE_NOTADB:
-		return fmt.Errorf("%w; the file is damaged: stop the limiter and restore a backup, as described in docs/operations.md under Backup and restore", err)
+		return fmt.Errorf("%w; %s", err, damagedAdvice)
 	case codes.SQLITE_READONLY:
 		return fmt.Errorf("%w; limits.db or its folder is not writable: check the permissions of both, and how their disk is mounted", err)
 	case codes.SQLITE_IOERR: // SQLite takes a used-up quota (EDQUOT) for one

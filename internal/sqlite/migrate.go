@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/pressly/goose/v3"
 
@@ -27,6 +28,10 @@ func migrate(ctx context.Context, path string) error {
 		return fmt.Errorf("read migrations: %w", err)
 	}
 	have, known, err := p.GetVersions(ctx)
+	if err != nil && strings.Contains(err.Error(), "table goose_db_version already exists") {
+		// goose drops the error of reading the table's first row, or found none, and made the table.
+		return fmt.Errorf("read schema version: %w, but its first row cannot be read; %s", err, damagedAdvice)
+	}
 	if err != nil {
 		return fmt.Errorf("read schema version: %w", err)
 	}
