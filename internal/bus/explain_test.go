@@ -84,3 +84,18 @@ func TestErrorsOfUnwritableServerAreExplained(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorWithoutAnInboxNamesItsSetting: decisions go on without one, so a worker is ready, but JetStream's answers do not come.
+func TestErrorWithoutAnInboxNamesItsSetting(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATSConfig(t, `jetstream {}
+		authorization { users: [{ user: w, password: p, permissions: { subscribe: { deny: ["_INBOX.>"] } } }] }`)
+	nc := dial(t, "nats://w:p@"+s.Addr().String())
+	err := withinASecond(t, func(ctx context.Context) error {
+		_, err := ensureStream(ctx, testenv.JetStream(t, nc), eventStream())
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "--nats-inbox-prefix") {
+		t.Error(err)
+	}
+}

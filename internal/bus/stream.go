@@ -197,8 +197,9 @@ func explainNoAnswer(err error) error {
 		return fmt.Errorf("%w: the server of the cluster that has the stream is down", err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
-		return fmt.Errorf("%w: the NATS server did not answer in time; check its log, whether its disk is full, and whether "+
-			"the server of the cluster that has the stream is up (docs/operations.md, A full disk)", err)
+		return fmt.Errorf("%w: the NATS server did not answer in time; check its log, whether its disk is full, whether "+
+			"the server of the cluster that has the stream is up (docs/operations.md, A full disk), and whether this user may "+
+			"subscribe to its inbox (--nats-inbox-prefix)", err)
 	}
 	return err
 }
