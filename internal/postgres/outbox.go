@@ -119,16 +119,9 @@ func (s *Store) Relay(
 		return 0, fmt.Errorf("wait for the previous relay: %w", err)
 	}
 	defer release()
-	tx, err := s.relay.Begin(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read outbox: %w", err)
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-		defer cancel()
-		_ = tx.Rollback(ctx) // does nothing after a commit
-	}()
-	events, seqs, standby, err := s.readOutbox(ctx, tx, max)
+	tx := batches{pool: s.relay}
+	defer tx.end(ctx)
+	events, seqs, standby, err := s.readOutbox(ctx, &tx, max)
 	if err != nil {
 		return 0, fmt.Errorf("read outbox: %w", err)
 	}
@@ -144,7 +137,7 @@ func (s *Store) Relay(
 	if len(acked) > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
-		if n, err = deleteOutbox(ctx, tx, acked, seqs); err != nil {
+		if n, err = deleteOutbox(ctx, &tx, acked, seqs); err != nil {
 			return 0, fmt.Errorf("remove published events: %w", err)
 		}
 	}
@@ -168,23 +161,24 @@ func (s *Store) confirmEvents(ctx context.Context) error {
 
 // readOutbox returns events, the row number of each id, and whether there has to be a synchronous
 // standby.
-func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) (events []engine.Event, seqs map[string]int64, standby bool, err error) {
-	rows, err := tx.Query(ctx, readOutboxSQL, max, s.outboxStart.get())
-	if err != nil {
-		return nil, nil, false, err
-	}
+func (s *Store) readOutbox(ctx context.Context, tx *batches, max int) (events []engine.Event, seqs map[string]int64, standby bool, err error) {
 	seqs = make(map[string]int64)
 	var seq, first int64
-	var id, kind string
-	var data []byte
-	_, err = pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data, &first, &standby}, func() error {
-		e := engine.Event{ID: id, Type: engine.EventType(kind)}
-		if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
-			return fmt.Errorf("decode event %s: %w", id, err)
-		}
-		seqs[id] = seq
-		events = append(events, e)
-		return nil
+	err = tx.first(ctx, func(b *pgx.Batch) {
+		b.Queue(readOutboxSQL, max, s.outboxStart.get()).Query(func(rows pgx.Rows) error {
+			var id, kind string
+			var data []byte
+			_, err := pgx.ForEachRow(rows, []any{&seq, &id, &kind, &data, &first, &standby}, func() error {
+				e := engine.Event{ID: id, Type: engine.EventType(kind)}
+				if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
+					return fmt.Errorf("decode event %s: %w", id, err)
+				}
+				seqs[id] = seq
+				events = append(events, e)
+				return nil
+			})
+			return err
+		})
 	})
 	if len(events) > 0 {
 		s.outboxStart.set(first)
@@ -192,18 +186,21 @@ func (s *Store) readOutbox(ctx context.Context, tx pgx.Tx, max int) (events []en
 	return events, seqs, standby, err
 }
 
-func deleteOutbox(ctx context.Context, tx pgx.Tx, acked []string, seqs map[string]int64) (int, error) {
+// deleteOutbox removes events and commits.
+func deleteOutbox(ctx context.Context, tx *batches, acked []string, seqs map[string]int64) (n int, err error) {
 	remove := make([]int64, 0, len(acked))
 	for _, id := range acked {
 		if seq, ok := seqs[id]; ok {
 			remove = append(remove, seq)
 		}
 	}
-	tag, err := tx.Exec(ctx, deleteOutboxSQL, remove)
-	if err != nil {
-		return 0, err
-	}
-	return int(tag.RowsAffected()), tx.Commit(ctx)
+	var b pgx.Batch
+	b.Queue(deleteOutboxSQL, remove).Exec(func(tag pgconn.CommandTag) error {
+		n = int(tag.RowsAffected())
+		return nil
+	})
+	err = tx.last(ctx, &b)
+	return n, err
 }
 
 // Backlog returns how many events wait to be published.

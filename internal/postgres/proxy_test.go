@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +40,8 @@ type proxy struct {
 	requestDelay time.Duration
 	// onNextAnswer, if set, is called instead of forwarding the next answer.
 	onNextAnswer func()
+	// roundTrips counts how often a client sent something after an answer, or first.
+	roundTrips int
 }
 
 func startProxy(t *testing.T, target string) *proxy {
@@ -97,13 +101,15 @@ func (p *proxy) redirect(t *testing.T, target string) {
 
 func (p *proxy) pass(client, server net.Conn, number, age int) {
 	defer client.Close()
+	var asked atomic.Bool
 	go func() {
 		defer server.Close()
-		_, _ = io.Copy(requestWriter{p, client, server, number, age}, client)
+		_, _ = io.Copy(requestWriter{p, client, server, number, age, &asked}, client)
 	}()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := server.Read(buf)
+		asked.Store(false)
 		p.mu.Lock()
 		lost, heard, answered := number <= p.loseAnswersTo, min(n, p.answerBytes), p.onNextAnswer
 		cutting := p.cutting || lost
@@ -198,11 +204,16 @@ type requestWriter struct {
 	p              *proxy
 	client, server net.Conn
 	number, age    int
+	// asked says that the server has not answered since the last request.
+	asked *atomic.Bool
 }
 
 func (w requestWriter) Write(b []byte) (int, error) {
 	w.p.mu.Lock()
 	gone, late := w.number <= w.p.loseRequestsTo, w.p.requestDelay
+	if !w.asked.Swap(true) {
+		w.p.roundTrips++
+	}
 	w.p.mu.Unlock()
 	if gone {
 		if late > 0 {
@@ -216,6 +227,23 @@ func (w requestWriter) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return w.server.Write(b)
+}
+
+// fewestRoundTrips returns how many round trips an act takes on a connection that is there and has been used just now: the
+// fewest of some tries, since the store may have something else to do.
+func (p *proxy) fewestRoundTrips(act func()) int {
+	count := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.roundTrips
+	}
+	fewest := math.MaxInt
+	for range 10 {
+		before := count()
+		act()
+		fewest = min(fewest, count()-before)
+	}
+	return fewest
 }
 
 func (p *proxy) isSilent(age int) bool {

@@ -88,18 +88,25 @@ FROM (
 	SELECT * FROM unnest($2::text[], $3::bigint[], $4::bool[], $5::text[]) AS u (id, resolve_at, pending, body)` + thoseAlerts
 )
 
-// Take implements [alerts.Store]. It takes four round trips, two of which begin and commit.
+// Take implements [alerts.Store]. It takes two round trips.
 func (s *Store) Take(ctx context.Context, t alerts.TakeQuery, decide func(alerts.TakeState) (alerts.Changes, error)) error {
-	return s.transact(ctx, "take events", func(tx pgx.Tx) error {
-		taken, err := readTakeState(ctx, tx, &t)
-		if err != nil {
+	return s.transactInBatches(ctx, "take events", func(tx *batches) error {
+		taken := alerts.TakeState{
+			Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
+			Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]int64{},
+		}
+		if err := tx.first(ctx, func(b *pgx.Batch) { queueTakeState(b, &t, &taken) }); err != nil {
 			return err
 		}
 		changes, err := decide(taken)
 		if err != nil {
 			return err
 		}
-		return writeTaken(ctx, tx, taken.Now, &changes)
+		var b pgx.Batch
+		if err := queueTaken(&b, taken.Now, &changes); err != nil {
+			return err
+		}
+		return tx.last(ctx, &b)
 	})
 }
 
@@ -118,14 +125,9 @@ func compareGroups(a, b alerts.GroupID) int {
 	return strings.Compare(a.Key, b.Key)
 }
 
-// readTakeState locks and reads in one round trip, with the clock last.
-func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.TakeState, error) {
-	taken := alerts.TakeState{
-		Fresh: map[string]bool{}, States: map[alerts.GroupID]json.RawMessage{},
-		Open: map[alerts.GroupID]alerts.Alert{}, Exceeded: map[string]int64{},
-	}
+// queueTakeState queues what locks and reads, with the clock last. The results fill taken.
+func queueTakeState(b *pgx.Batch, t *alerts.TakeQuery, taken *alerts.TakeState) {
 	rules, keys := orderedGroups(t.Groups)
-	var b pgx.Batch
 	b.Queue(takeEventsSQL, sortedUnique(t.Events)).Query(eachText(func(id string) { taken.Fresh[id] = true }))
 	b.Queue(lockGroupsSQL, rules, keys)
 	b.Queue(readGroupsSQL, rules, keys).Query(func(rows pgx.Rows) error {
@@ -156,8 +158,6 @@ func readTakeState(ctx context.Context, tx pgx.Tx, t *alerts.TakeQuery) (alerts.
 		})
 	}
 	b.Queue(alertClockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Now) })
-	err := tx.SendBatch(ctx, &b).Close() // fills taken
-	return taken, err
 }
 
 func eachText(f func(string)) func(pgx.Rows) error {
@@ -168,25 +168,18 @@ func eachText(f func(string)) func(pgx.Rows) error {
 	}
 }
 
-func writeTaken(ctx context.Context, tx pgx.Tx, now int64, c *alerts.Changes) error {
-	var b pgx.Batch
-	queueStates(&b, c.States)
+func queueTaken(b *pgx.Batch, now int64, c *alerts.Changes) error {
+	queueStates(b, c.States)
 	if len(c.Resolved) > 0 {
 		b.Queue(resolveAlertsSQL, now, idsOf(c.Resolved))
 	}
-	if err := queueRaised(&b, now+c.Claim.Milliseconds(), c.Raised); err != nil {
+	if err := queueRaised(b, now+c.Claim.Milliseconds(), c.Raised); err != nil {
 		return err
 	}
-	if err := queueUpdated(&b, now, c.Updated); err != nil {
+	if err := queueUpdated(b, now, c.Updated); err != nil {
 		return err
 	}
-	if err := queueDeliveries(&b, c.Deliveries); err != nil {
-		return err
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	return tx.SendBatch(ctx, &b).Close()
+	return queueDeliveries(b, c.Deliveries)
 }
 
 func queueStates(b *pgx.Batch, states map[alerts.GroupID]json.RawMessage) {

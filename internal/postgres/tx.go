@@ -9,7 +9,9 @@ import (
 	"time"
 	"unique"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
@@ -267,4 +269,67 @@ func (s *Store) apply(t *tx, d *draft, by *journal.Mark, token, size int64) {
 			s.cache.markDirty(r, by)
 		}
 	}
+}
+
+// batches is a transaction that takes a round trip for each of its batches and none besides: BEGIN goes out with the first
+// one, and COMMIT with the last.
+type batches struct {
+	pool oneLinePool
+	conn *pgxpool.Conn // nil before the first batch
+}
+
+// first begins the transaction, with the statements that are queued. end must be called, even after an error.
+func (t *batches) first(ctx context.Context, queue func(b *pgx.Batch)) (err error) {
+	if t.conn, err = t.pool.Acquire(ctx); err != nil {
+		return err
+	}
+	var b pgx.Batch
+	b.Queue(beginSQL)
+	queue(&b)
+	return t.conn.SendBatch(ctx, &b).Close()
+}
+
+// last commits the transaction, with the statements of a batch. What is queued there must not fail after the server has
+// answered: the transaction would be committed.
+func (t *batches) last(ctx context.Context, b *pgx.Batch) error {
+	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() != commitSQL {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	return t.conn.SendBatch(ctx, b).Close()
+}
+
+// end rolls back what was not committed, and gives the connection back.
+func (t *batches) end(ctx context.Context) {
+	if t.conn == nil {
+		return
+	}
+	defer t.conn.Release() // which closes it if the transaction is still open
+	if pc := t.conn.Conn().PgConn(); !pc.IsClosed() && pc.TxStatus() != 'I' {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = pc.Exec(ctx, `ROLLBACK`).Close()
+	}
+}
+
+// transactInBatches is transact of a transaction in batches.
+func (s *Store) transactInBatches(ctx context.Context, act string, f func(tx *batches) error) error {
+	once := func() error {
+		tx := batches{pool: s.relay}
+		defer tx.end(ctx)
+		return f(&tx)
+	}
+	var err error
+	for range maxAttempts {
+		err = once()
+		switch {
+		case err == nil:
+			return nil
+		case !lostRace(err) || ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", act, withAdvice(err))
+		}
+	}
+	return fmt.Errorf("%s: gave up after %d attempts: %w", act, maxAttempts, err)
 }
