@@ -22,8 +22,12 @@ func newHand(pull <-chan jetstream.Msg, began time.Time, ackWait time.Duration) 
 	return hand{pull: pull, keptAt: began, every: ackWait / 6}
 }
 
-// next returns what has arrived as soon as there is something, and nothing when the pull is over. So
-// few messages are handled at once, and what arrives while a batch is taken forms the next one.
+// gatherTime bounds the wait for messages that are on their way.
+const gatherTime = 20 * time.Millisecond
+
+// next returns what has arrived as soon as there is something, and nothing when the pull is over. If the server has said that
+// more is left in the stream, it waits a little for that: a batch costs the same round trips to the store, however small it is.
+// So few messages are handled at once, and what arrives while a batch is taken forms the next one.
 func (h *hand) next(most int) []jetstream.Msg {
 	h.held = nil
 	if len(h.waiting) == 0 {
@@ -34,9 +38,36 @@ func (h *hand) next(most int) []jetstream.Msg {
 		h.waiting = append(h.waiting, m)
 	}
 	h.receive()
+	if len(h.waiting) < most && h.moreLeft() {
+		h.gather(most)
+	}
 	n := min(len(h.waiting), most)
 	h.held, h.waiting = h.waiting[:n], h.waiting[n:]
 	return h.held
+}
+
+// moreLeft reports whether the stream had more when it delivered the last message. Another consumer may get that.
+func (h *hand) moreLeft() bool {
+	meta, err := h.waiting[len(h.waiting)-1].Metadata()
+	return err == nil && meta.NumPending > 0
+}
+
+// gather receives what is on its way.
+func (h *hand) gather(most int) {
+	end := time.NewTimer(gatherTime)
+	defer end.Stop()
+	for len(h.waiting) < most && h.moreLeft() {
+		select {
+		case m, ok := <-h.pull:
+			if !ok {
+				return
+			}
+			h.waiting = append(h.waiting, m)
+		case <-end.C:
+			return
+		}
+		h.receive()
+	}
 }
 
 // receive receives what has arrived.
