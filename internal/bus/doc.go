@@ -13,8 +13,8 @@
 //     repeats.go (the two shortcuts around that), encode.go and errors.go (the answer).
 //   - All other requests: endpoints.go lists them with their handlers, answer.go runs these and sends
 //     the answers, reader.go and fields.go read the JSON.
-//   - Several workers: lead.go (which of them decides), microservice.go (changing what a worker
-//     answers), broadcast.go (what workers tell each other).
+//   - Several workers: lead.go and its parts (which of them decides), microservice.go (changing what
+//     a worker answers), broadcast.go (what workers tell each other).
 //   - Connections: connect.go, dialer.go, subscriptions.go; embed.go for the server in the process.
 //   - Events: relay.go and event.go (outbox to JetStream), stream.go and durable.go (the streams and
 //     the consumer), consumer.go and its parts (JetStream to the alerter), history.go (reading the

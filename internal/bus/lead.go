@@ -27,9 +27,9 @@ const (
 	// standbyAskInterval is how often a worker that stands by asks, and decidingAskInterval how often
 	// one that decides does. The latter checks every checkInterval whether it can decide.
 	standbyAskInterval, decidingAskInterval, checkInterval = 50 * time.Millisecond, time.Second, 100 * time.Millisecond
-	// If the deciding worker takes slowAnswer for an answer, on average, it has too much to do, and
-	// another one decides beside it. That one stands by again once an answer takes less than
-	// promptAnswer.
+	// If the deciding worker takes slowAnswer for an answer, on average and without the network, it
+	// has too much to do, and another one decides beside it. That one stands by again once an answer
+	// takes less than promptAnswer.
 	slowAnswer, promptAnswer = 30 * time.Millisecond, 10 * time.Millisecond
 	// It decides beside the slow one for at least minOverlap, and for twice as long each time, up to
 	// maxOverlap.
@@ -90,8 +90,11 @@ type lead struct {
 	nextAsk time.Time
 	// muteUntil is until when this worker does not answer questions.
 	muteUntil time.Time
-	// answerTime is the moving average of how long answers take.
+	// answerTime is the moving average of how long answers take, without the network.
 	answerTime time.Duration
+	// roundTrips to the server are those that were measured last, the next one at nextMeasure.
+	roundTrips  []time.Duration
+	nextMeasure time.Time
 	// overlapUntil is until when this worker decides beside a slow one, and overlapFor how long the
 	// last such time lasts.
 	overlapUntil time.Time
@@ -123,7 +126,11 @@ func startLead(cfg LeadConfig, svc *Service) (*lead, error) {
 // decideAs begins a time of deciding.
 func (l *lead) decideAs(worker string) {
 	l.decidesSince = time.Now()
-	l.own.Store(&rank{Since: l.decidesSince.UnixNano(), Worker: worker})
+	own := rank{Since: l.decidesSince.UnixNano(), Worker: worker}
+	if before := l.own.Load(); before != nil {
+		own.RoundTrip = before.RoundTrip
+	}
+	l.own.Store(&own)
 	l.deciding.Store(true)
 }
 
@@ -147,6 +154,7 @@ func (l *lead) canDecide() bool {
 
 // check finds out whether to decide, and changes that.
 func (l *lead) check(ctx context.Context) {
+	l.measureDistance()
 	if l.deciding.Load() {
 		l.checkDeciding(ctx)
 	} else {
@@ -167,11 +175,14 @@ func (l *lead) checkDeciding(ctx context.Context) {
 	if !able {
 		own.Since = 0
 	}
-	other, took, err := l.askStaying(ctx, own, l.cfg.times.timeout)
+	other, took, err := l.askStaying(ctx, own, l.answerWait())
+	if err == nil {
+		took = l.withoutNetwork(took, other)
+	}
 	switch {
 	case ctx.Err() != nil || errors.Is(err, nats.ErrDisconnected):
 		return
-	case err == nil && (!able || l.withoutNetwork(took) < l.cfg.times.prompt && time.Now().After(l.overlapUntil)):
+	case err == nil && (!able || took < l.cfg.times.prompt && time.Now().After(l.overlapUntil)):
 		l.answerTime = took
 		l.standBy(ctx, other)
 		return
@@ -194,7 +205,7 @@ func (l *lead) checkStandby(ctx context.Context) {
 			l.muteUntil = time.Now().Add(muteFor)
 		}
 		l.takeOver(ctx, err)
-	case able && l.answersSlowly(took):
+	case able && l.answersSlowly(l.withoutNetwork(took, other)):
 		if l.takeOver(ctx, fmt.Errorf("%s takes %s to answer", other.Worker, l.answerTime.Round(time.Millisecond))) {
 			l.startOverlap()
 		}
@@ -214,13 +225,13 @@ func (l *lead) askStaying(ctx context.Context, own rank, resend time.Duration) (
 	return other, took, err
 }
 
-// answersSlowly adds to the average how long the deciding worker took for an answer, and reports
-// whether it is slow. A very long time counts as no more than twice slowAnswer: it may have been
-// this process that stood still.
+// answersSlowly adds to the average how long the deciding worker took for an answer, without the
+// network, and reports whether it is slow. A very long time counts as no more than twice slowAnswer:
+// it may have been this process that stood still.
 func (l *lead) answersSlowly(took time.Duration) bool {
 	slow := l.cfg.times.slow
 	l.answerTime += (min(took, 2*slow) - l.answerTime) / 16
-	return l.answerTime >= slow && l.withoutNetwork(l.answerTime) >= slow
+	return l.answerTime >= slow
 }
 
 // startOverlap has this worker decide beside a slow one for a while, each time for longer.
@@ -230,20 +241,6 @@ func (l *lead) startOverlap() {
 	}
 	l.overlapFor = min(max(minOverlap, 2*l.overlapFor), maxOverlap)
 	l.overlapUntil = time.Now().Add(l.overlapFor)
-}
-
-// withoutNetwork subtracts from the time of an answer what the network took: the question and the
-// answer each travel to the server and on, which is two round trips. It returns 0 if that is
-// unknown.
-func (l *lead) withoutNetwork(took time.Duration) time.Duration {
-	if took < l.cfg.times.prompt {
-		return took
-	}
-	began := time.Now()
-	if l.conn.FlushTimeout(l.cfg.times.timeout) != nil {
-		return 0
-	}
-	return took - 2*time.Since(began)
 }
 
 // takeOver makes this worker decide, and reports whether it does.
@@ -321,9 +318,10 @@ func (l *lead) handOver(ctx context.Context) {
 		return
 	}
 	own := *l.own.Load()
+	own.Leaving = true
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	l.own.Store(&rank{Since: own.Since, Worker: own.Worker, Leaving: true})
+	l.own.Store(&own)
 	anybody := rank{Worker: own.Worker, Leaving: true}
 	for {
 		if _, _, err := l.ask(ctx, anybody, standbyAskInterval); err == nil || sleep(ctx, standbyAskInterval/5) != nil {

@@ -21,8 +21,8 @@ import (
 // How workers ask each other who decides.
 
 const (
-	// answerTimeout bounds the wait for an answer. A worker that hangs is still subscribed, and does
-	// not answer.
+	// answerTimeout bounds the wait for an answer, without the network. A worker that hangs is still
+	// subscribed, and does not answer.
 	answerTimeout = 300 * time.Millisecond
 
 	// Workers are asked on subjectLead, a dot and a name of the store, and answered below
@@ -34,7 +34,7 @@ const (
 )
 
 // errNoAnswer says that a question had no answer.
-var errNoAnswer = fmt.Errorf("no worker answered within %s", answerTimeout)
+var errNoAnswer = errors.New("no worker answered")
 
 // rank decides which of two workers goes on deciding: the one that has decided for longer. It is the
 // body of a question and of an answer.
@@ -46,6 +46,9 @@ type rank struct {
 	Worker string `json:"worker"`
 	// Leaving says that the worker is stopping, and decides only until another one does.
 	Leaving bool `json:"leaving,omitzero"`
+	// RoundTrip is how far the worker is from its server, in nanoseconds; 0 if it does not know, or is
+	// of a release that does not say.
+	RoundTrip int64 `json:"roundTrip,omitzero"`
 }
 
 func (r rank) valid() error {
@@ -129,8 +132,8 @@ func (l *lead) ask(ctx context.Context, own rank, resend time.Duration) (other r
 		return other, 0, err
 	}
 	subject, inbox, first := l.subject(), strings.TrimSuffix(l.answerSub.Subject, "*"), l.questions+1
-	began := time.Now()
-	for time.Since(began) < l.cfg.times.timeout {
+	began, wait := time.Now(), l.answerWait()
+	for time.Since(began) < wait {
 		if !connected(l.conn) {
 			return other, 0, nats.ErrDisconnected // the question would be buffered and sent later
 		}
@@ -143,7 +146,7 @@ func (l *lead) ask(ctx context.Context, own rank, resend time.Duration) (other r
 			return other, time.Since(began), err
 		}
 	}
-	return other, 0, errNoAnswer
+	return other, 0, fmt.Errorf("%w within %s", errNoAnswer, wait.Round(time.Millisecond))
 }
 
 // awaitAnswer waits for an answer of a worker that outranks own, to question number first or a later

@@ -312,6 +312,7 @@ func TestAWorkerThatDiesIsReplacedByOne(t *testing.T) {
 type impostor struct {
 	sub    *nats.Subscription
 	after  atomic.Int64 // how long an answer takes
+	claims atomic.Int64 // how far it says it is from its server
 	asked  atomic.Int64 // how often one asked that decides
 	silent atomic.Bool
 }
@@ -328,7 +329,8 @@ func newImpostor(t *testing.T, url, subject string) *impostor {
 		if json.Unmarshal(m.Data, &q) == nil && q.Since > 0 {
 			s.asked.Add(1)
 		}
-		time.AfterFunc(time.Duration(s.after.Load()), func() { _ = m.Respond([]byte(`{"since":1,"worker":"strange"}`)) })
+		answer := fmt.Appendf(nil, `{"since":1,"worker":"strange","roundTrip":%d}`, s.claims.Load())
+		time.AfterFunc(time.Duration(s.after.Load()), func() { _ = m.Respond(answer) })
 	})
 	if err == nil {
 		err = nc.Flush()
