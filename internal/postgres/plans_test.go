@@ -26,6 +26,7 @@ var queries = []query{
 	{"begin with the journal", readWholeJournalSQL, []string{"Limit", "Recursive Union", "Limit", "Index Only Scan Backward using journal_pkey on journal journal_1", "WorkTable Scan on search s", "Aggregate", "CTE Scan on search", "Index Scan using journal_pkey on journal"}},
 	{"first row of the journal", firstOfJournalSQL, []string{"Aggregate", "Recursive Union", "Limit", "Index Only Scan Backward using journal_pkey on journal", "WorkTable Scan on search s", "CTE Scan on search"}},
 	{"read counters", readCountersSQL, []string{"Nested Loop", "ProjectSet", "Result", "Limit", "Index Scan using counters_pkey on counters"}},
+	{"next millisecond", nextMillisecondSQL, []string{"Result"}},
 	{"write to the journal", appendSQL, []string{"Insert on journal", "Limit", "Index Scan using journal_pkey on journal journal_1", "Result"}},
 	{"update counters", updateCountersSQL, []string{"Update on counters c", "Nested Loop", "Subquery Scan on u", "ProjectSet", "Result", "Tid Scan on counters c"}},
 	{"fold counters", foldCountersSQL, []string{"Insert on counters", "ProjectSet", "Result"}},

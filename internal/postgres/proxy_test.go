@@ -232,18 +232,19 @@ func (w requestWriter) Write(b []byte) (int, error) {
 // fewestRoundTrips returns how many round trips an act takes on a connection that is there and has been used just now: the
 // fewest of some tries, since the store may have something else to do.
 func (p *proxy) fewestRoundTrips(act func()) int {
-	count := func() int {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.roundTrips
-	}
 	fewest := math.MaxInt
 	for range 10 {
-		before := count()
+		before := p.roundTripsSoFar()
 		act()
-		fewest = min(fewest, count()-before)
+		fewest = min(fewest, p.roundTripsSoFar()-before)
 	}
 	return fewest
+}
+
+func (p *proxy) roundTripsSoFar() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.roundTrips
 }
 
 func (p *proxy) isSilent(age int) bool {

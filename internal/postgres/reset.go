@@ -36,7 +36,8 @@ DELETE FROM counters WHERE ctid = ANY (ARRAY(
 )
 
 // nextMillisecondSQL waits until the clock shows another millisecond. A counter knows by that of its beginning what belongs
-// to it, so one that is made after a reset must not begin in the same one as the removed one.
+// to it, so one that is made after a reset must not begin in the same one as the removed one. The turn is held meanwhile.
+// It is sent before the row of the journal, whose statement reads the clock that later decisions are made by.
 const nextMillisecondSQL = `SELECT pg_sleep(0.001)`
 
 // Reset implements [engine.Store]. It removes the selection in small transactions. If one fails,
@@ -96,10 +97,7 @@ func (s *Store) resetSome(ctx context.Context, sp span) (n int64, last engine.Co
 		for _, id := range ids {
 			s.others.Add(id) // before the commit, because its answer may be lost
 		}
-		if err := t.conn.ExecParams(ctx, nextMillisecondSQL, nil, nil, nil, nil).Read().Err; err != nil {
-			return nil, err
-		}
-		return &draft{removed: ids}, nil
+		return &draft{removed: ids, reset: true}, nil
 	})
 	if err != nil {
 		return 0, last, err

@@ -91,6 +91,10 @@ func (s *Store) append(ctx context.Context, t *tx, d *draft, from, until int64) 
 		t.params.reset()
 		t.send(p, step{"wait for the write lock", stTurn, anyNumber})
 	}
+	if d.reset {
+		t.params.reset()
+		t.send(p, step{"wait for the next millisecond", stNextMillisecond, anyNumber})
+	}
 	t.sendAppend(p, s.lastSeq, s.lastToken, token, from, until)
 	t.sendRemoved(p, d.removed)
 	t.sendStaleReceipts(p, d.changes.Stale)

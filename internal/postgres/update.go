@@ -16,6 +16,7 @@ const (
 	stReadWholeJournal
 	stReadCounters
 	stReadReceipts
+	stNextMillisecond
 	stAppend
 	stDeleteReceipts
 	stInsertReceipts
@@ -44,6 +45,7 @@ var decisionSQL = [...]string{
 	stReadWholeJournal: readWholeJournalSQL,
 	stReadCounters:     readCountersSQL,
 	stReadReceipts:     readReceiptsSQL,
+	stNextMillisecond:  nextMillisecondSQL,
 	stAppend:           appendSQL,
 	stDeleteReceipts:   deleteReceiptsSQL,
 	stInsertReceipts:   insertReceiptsSQL,
@@ -99,8 +101,9 @@ type draft struct {
 	ids     []engine.CounterID
 	rows    []*row // of ids; nil for a counter that is not stored
 	changes engine.Changes
-	// removed are counters to remove.
+	// removed are counters to remove. reset says that they may be made again at once.
 	removed []engine.CounterID
+	reset   bool
 	// foldRows is how many dirty rows to fold. foldOnly makes folding a reason to commit by itself.
 	foldRows int
 	foldOnly bool
