@@ -1,6 +1,9 @@
 package postgres
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // manyAlertsSQL fills the tables of alerts, mostly with rows that are over.
 const manyAlertsSQL = `
@@ -96,4 +99,23 @@ FROM generate_series(1, 60000) n`); err != nil {
 		t.Fatal(err)
 	}
 	wantPlans(t, conn, alertQueries, "never analyzed")
+}
+
+// TestAlertPlansOfABurst checks the plans of deliveries when many wait, such as those of an outage that ended for everybody at
+// once, and the server has last analyzed the table when nearly none did.
+func TestAlertPlansOfABurst(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{})
+	conn := connect(t, s)
+	exec(t, conn, `SET statement_timeout = 0; ALTER TABLE alert_deliveries SET (autovacuum_enabled = off);
+INSERT INTO alert_deliveries SELECT 'a' || n || '.raised/c', 'c', '{}', 'sent', 1, n, n, n, '' FROM generate_series(1, 20000) n;
+ANALYZE alert_deliveries;
+INSERT INTO alert_deliveries SELECT 'a' || n || '.resolved/c', 'c', '{}', 'waiting', 0, n, n, 0, '' FROM generate_series(1, 2000) n`)
+	var about []query
+	for _, q := range alertQueries {
+		if slices.Contains([]string{"due deliveries", "other deliveries", "old deliveries"}, q.name) {
+			about = append(about, q)
+		}
+	}
+	wantPlans(t, conn, about, "a burst since the last ANALYZE")
 }
