@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -21,8 +22,8 @@ type failure struct {
 }
 
 // noteStore notes for Failure whether the store failed. A pass without its pending alerts may work meanwhile, so that it works
-// only one that polled tells.
-func (s *Service) noteStore(polled bool, err error) {
+// only one that polled tells; and not while an alert is undecided: it is claimed, and the poll did not find it.
+func (s *Service) noteStore(ctx context.Context, polled bool, err error) {
 	switch {
 	case err != nil:
 		now := time.Now()
@@ -31,7 +32,7 @@ func (s *Service) noteStore(polled bool, err error) {
 			next.since = last.since
 		}
 		s.failing.Store(next)
-	case polled:
+	case polled && s.failing.Load() != nil && !s.stillUndecided(ctx):
 		s.failing.Store(nil)
 	}
 }

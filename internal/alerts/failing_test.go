@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seed503877ad/limits"
 )
 
 // damaged is a store that cannot give pending alerts while it is.
@@ -51,4 +53,79 @@ func TestStoreThatKeepsAlertsFromBeingSentIsAFailure(t *testing.T) {
 			}
 		}
 	})
+}
+
+// refusing gives its one pending alert, claimed for the lease, and takes no notice while it refuses.
+type refusing struct {
+	Store
+	refuses atomic.Bool
+	stored  atomic.Bool
+	claimed time.Time // until when
+}
+
+func (r *refusing) alert() Alert {
+	a := Alert{ID: "A", Notice: Pending, RaisedAt: time.Now().UnixMilli(), Channels: []string{"log"}}
+	if r.stored.Load() {
+		a.Notice = Sent
+	}
+	return a
+}
+
+func (r *refusing) PendingAlerts(_ context.Context, _ int, lease time.Duration) ([]Alert, int64, error) {
+	now := time.Now()
+	if r.stored.Load() || now.Before(r.claimed) {
+		return nil, now.UnixMilli(), nil
+	}
+	r.claimed = now.Add(lease)
+	return []Alert{r.alert()}, now.UnixMilli(), nil
+}
+
+func (r *refusing) Alert(context.Context, string) (Alert, bool, error)     { return r.alert(), true, nil }
+func (r *refusing) Silences(context.Context, bool, int) ([]Silence, error) { return nil, nil }
+
+func (r *refusing) SaveNotices(context.Context, []NoticeDecision) ([]string, error) {
+	if r.refuses.Load() {
+		return nil, errors.New("permission denied for table alert_deliveries")
+	}
+	r.stored.Store(true)
+	return []string{"A"}, nil
+}
+
+type allowing struct{}
+
+func (allowing) Consume(context.Context, limits.Request) (*limits.Reply, error) {
+	return &limits.Reply{Allowed: true}, nil
+}
+
+func (allowing) Settle(context.Context, string, int64) (*limits.Reply, error) {
+	return &limits.Reply{Allowed: true}, nil
+}
+
+// TestStoreThatTakesNoNoticeIsAFailure all the time, also while the alert is claimed, so that a poll finds none; and no longer
+// once the notice is stored, here or by another process.
+func TestStoreThatTakesNoNoticeIsAFailure(t *testing.T) {
+	t.Parallel()
+	for _, elsewhere := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &refusing{}
+			store.refuses.Store(true)
+			s := New(Config{Store: store, Rules: Default, Limiter: allowing{}})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go s.Run(ctx, slog.New(slog.DiscardHandler))
+			time.Sleep(30 * time.Second)
+			for range 100 {
+				if time.Sleep(time.Second); s.Failure() == nil {
+					t.Fatal("no failure while no alert can be sent")
+				}
+			}
+			if store.refuses.Store(false); elsewhere {
+				store.stored.Store(true)
+			}
+			time.Sleep(2 * pendingLease)
+			if err := s.Failure(); err != nil {
+				t.Errorf("stored elsewhere %t: %v after it was", elsewhere, err)
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -90,16 +91,16 @@ func (s *Service) stillUndecided(ctx context.Context) bool {
 // batch. An alert for which the limiter did not answer stays pending until its claim ends; the others are stored.
 func (s *Service) notify(ctx context.Context) (int, error) {
 	pending, now, polled, err := s.pending(ctx)
-	if len(pending) > 0 {
+	if len(pending) > 0 && s.undecided == "" {
 		s.undecided = pending[0].ID
 	}
 	if err != nil || len(pending) == 0 {
-		s.noteStore(polled, err)
+		s.noteStore(ctx, polled, err)
 		return 0, err
 	}
 	silences, err := s.Store.Silences(ctx, false, 2*limits.MaxSilences) // concurrent requests may exceed the bound
 	if err != nil {
-		s.noteStore(polled, err)
+		s.noteStore(ctx, polled, err)
 		return 0, err
 	}
 	decided, failed := s.decideAll(ctx, pending, now, silences)
@@ -107,11 +108,13 @@ func (s *Service) notify(ctx context.Context) (int, error) {
 		return 0, failed
 	}
 	changed, err := s.Store.SaveNotices(ctx, decided)
-	s.noteStore(polled, err)
+	if err == nil {
+		s.noteDecided(pending, decided)
+	}
+	s.noteStore(ctx, polled, err)
 	if err != nil {
 		return 0, errors.Join(failed, err)
 	}
-	s.undecided = firstUndecided(pending, decided)
 	s.reportNotices(pending, decided, changed)
 	return len(pending), failed
 }
@@ -151,14 +154,17 @@ func (s *Service) decideAll(ctx context.Context, pending []Alert, now int64, sil
 	return decided, err
 }
 
-// firstUndecided returns the ID of the first pending alert that is not among those decided; empty if all are.
-func firstUndecided(pending []Alert, decided []NoticeDecision) string {
+// noteDecided sets undecided after a pass. One of an earlier pass that this one did not have stays undecided.
+func (s *Service) noteDecided(pending []Alert, decided []NoticeDecision) {
 	for i := range pending { // decided is in the same order
 		if i >= len(decided) || decided[i].Alert != pending[i].ID {
-			return pending[i].ID
+			s.undecided = pending[i].ID
+			return
 		}
 	}
-	return ""
+	if slices.ContainsFunc(pending, func(a Alert) bool { return a.ID == s.undecided }) {
+		s.undecided = ""
+	}
 }
 
 // decideNotice decides whether one alert is sent, held or silenced. The throttle comes last, so that an alert that is not

@@ -72,7 +72,7 @@ type Service struct {
 	Config
 	wake     chan struct{}
 	handover handover
-	// undecided is the ID of a pending alert for which the last pass could not decide the notice; empty if it decided all.
+	// undecided is the ID of a pending alert for which no pass could decide or store the notice yet; empty if there is none.
 	// Only Run's goroutine uses it.
 	undecided string
 	// failing is how the store last failed Run; nil if it never did.
