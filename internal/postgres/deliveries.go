@@ -150,8 +150,8 @@ func (s *Store) AddDelivery(ctx context.Context, d alerts.Delivery) error {
 
 // DueDeliveries implements [alerts.Store].
 func (s *Store) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) (all []alerts.Delivery, err error) {
-	err = s.transact(ctx, "claim deliveries", func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, dueDeliveriesSQL, channel, max, lease.Milliseconds())
+	err = retry(ctx, "claim deliveries", func() error {
+		rows, err := s.relay.Query(ctx, dueDeliveriesSQL, channel, max, lease.Milliseconds())
 		found, err := collect(rows, err, func(c *claimed[alerts.Delivery]) []any { return append(columns.OfDelivery(&c.row), &c.due) })
 		all = inOrder(found, deliveryID)
 		return err
@@ -181,11 +181,11 @@ func (s *Store) SaveResults(ctx context.Context, all []alerts.DeliveryResult) er
 		return nil
 	}
 	all = slices.SortedFunc(slices.Values(all), func(a, b alerts.DeliveryResult) int { return strings.Compare(a.ID, b.ID) })
-	return s.transact(ctx, "store delivery results", func(tx pgx.Tx) error {
+	return retry(ctx, "store delivery results", func() error {
 		var b pgx.Batch
 		b.Queue(lockDeliveriesSQL, column(all, resultID))
 		queueResults(&b, all)
-		return tx.SendBatch(ctx, &b).Close()
+		return inOneLine(s.relay.SendBatch(ctx, &b).Close())
 	})
 }
 

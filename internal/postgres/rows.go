@@ -57,14 +57,23 @@ func (s *Store) exec(ctx context.Context, act, statement string, args ...any) (i
 	return int(tag.RowsAffected()), nil
 }
 
-// maxAttempts bounds how often transact runs a transaction that loses races.
+// maxAttempts bounds how often retry runs a transaction that loses races.
 const maxAttempts = 5
 
 // transact runs f in a transaction, and again if it lost a race with another one. Each statement
 // sees what was committed before it began, whatever the database's default.
-func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) error) (err error) {
+func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) error) error {
+	return retry(ctx, act, func() error {
+		return pgx.BeginTxFunc(ctx, s.relay, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+	})
+}
+
+// retry runs a transaction, and again if it lost a race. A single statement, or a batch outside of a
+// transaction, is one by itself (configureSession sets its isolation): it spares the round trips that
+// begin and commit.
+func retry(ctx context.Context, act string, run func() error) (err error) {
 	for range maxAttempts {
-		err = pgx.BeginTxFunc(ctx, s.relay, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+		err = run()
 		switch {
 		case err == nil:
 			return nil
@@ -75,10 +84,10 @@ func (s *Store) transact(ctx context.Context, act string, f func(tx pgx.Tx) erro
 	return fmt.Errorf("%s: gave up after %d attempts: %w", act, maxAttempts, err)
 }
 
-// change is exec in a transaction of its own, which may have to run again.
+// change is exec, again if it lost a race.
 func (s *Store) change(ctx context.Context, act, statement string, args ...any) (n int, err error) {
-	err = s.transact(ctx, act, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, statement, args...)
+	err = retry(ctx, act, func() error {
+		tag, err := s.relay.Exec(ctx, statement, args...)
 		n = int(tag.RowsAffected())
 		return err
 	})
