@@ -22,7 +22,7 @@ const (
 	digestKeys     = 10
 	digestPolicies = 100
 	// digestFailures is after how many users in a row whose digest failed a run ends: then the store fails, and not what
-	// it has of one user.
+	// it has of one user. Users whose alerts are locked do not count.
 	digestFailures = 3
 )
 
@@ -50,7 +50,10 @@ func (s *Service) Digest(ctx context.Context) (note string, err error) {
 			if failure == nil {
 				failure = fmt.Errorf("digest of user %q: %w", user, err)
 			}
-			if inRow++; inRow == digestFailures || ctx.Err() != nil {
+			if !s.Locked(err) {
+				inRow++
+			}
+			if inRow == digestFailures || ctx.Err() != nil {
 				return digestNote(digests, alerts), failure
 			}
 		}

@@ -1,6 +1,7 @@
 package alerts_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -280,6 +281,8 @@ type refusing struct {
 	alerts.Store
 	users []string
 	asked *int
+	// err is the error; nil for that of a disk.
+	err error
 	// refused, if set, is called with each failure.
 	refused func()
 }
@@ -289,26 +292,30 @@ func (f refusing) DigestAlerts(ctx context.Context, user string, max int, build 
 		if f.refused != nil {
 			f.refused()
 		}
-		return 0, errors.New("disk I/O error")
+		return 0, cmp.Or(f.err, errors.New("disk I/O error"))
 	}
 	return f.Store.DigestAlerts(ctx, user, max, build)
 }
 
 // TestFailedDigestDoesNotDelayOtherUsers: the others get theirs in the same hour, unless the store
-// fails altogether.
+// fails altogether. Locks that something holds on the alerts of some users are no such failure.
 func TestFailedDigestDoesNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
+	locked := errors.New("canceling statement due to lock timeout")
 	for _, c := range []struct {
 		failing string
+		err     error
 		note    string
 		asked   int
 	}{
-		{"a", "4 digests of 4 alerts", 5},
-		{"a b d e", "1 digests of 1 alerts", 5},
-		{"a b c", "0 digests of 0 alerts", 3},
+		{"a", nil, "4 digests of 4 alerts", 5},
+		{"a b d e", nil, "1 digests of 1 alerts", 5},
+		{"a b c", nil, "0 digests of 0 alerts", 3},
+		{"a b c d", locked, "1 digests of 1 alerts", 5},
 	} {
 		r, asked := newRig(t, oneAnHour), 0
-		s := r.run(refusing{Store: r.store, users: strings.Fields(c.failing), asked: &asked})
+		s := r.run(refusing{Store: r.store, users: strings.Fields(c.failing), err: c.err, asked: &asked})
+		s.Locked = func(err error) bool { return errors.Is(err, locked) }
 		for i, user := range []string{"a", "b", "c", "d", "e"} {
 			r.take(s, r.exceeded(user, "sent", 1), r.exceeded(user, "held", 1))
 			r.seen.wait(t, "held", i+1)

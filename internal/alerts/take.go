@@ -63,6 +63,9 @@ type Config struct {
 	// OldestEvent returns the time of the oldest event that the stream has, zero if it has none; nil if that is not known.
 	// The ids of older events are not kept.
 	OldestEvent func(ctx context.Context) (time.Time, error)
+	// Locked reports whether an error of the store tells of a lock that something else holds, as on the alerts of one user;
+	// nil for never.
+	Locked func(err error) bool
 	// Observer is optional.
 	Observer Observer
 }
@@ -86,6 +89,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Delivered == nil {
 		cfg.Delivered = func() {}
+	}
+	if cfg.Locked == nil {
+		cfg.Locked = func(error) bool { return false }
 	}
 	if cfg.Batch <= 0 {
 		cfg.Batch = pendingBatch

@@ -64,6 +64,7 @@ func (l *limiter) startAlerts(context.Context) error {
 		Store: l.store, Limiter: limits.NewClient(l.events), Rules: l.alertRules, NewID: rand.Text,
 		Delivered: l.sender.Wake, Observer: observer, Batch: l.eventBatch(), CaughtUp: func() time.Time { return l.consumer.CaughtUp() },
 		Unpublished: l.store.OutboxAge, OldestEvent: func(ctx context.Context) (time.Time, error) { return l.consumer.OldestEvent(ctx) },
+		Locked: l.store.Locked,
 	}
 	if l.DatabaseURL == "" { // decisions wait for each transaction, 40 ms with these
 		cfg.MaxMatches, cfg.DigestMax = 256, 500

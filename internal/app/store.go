@@ -31,6 +31,7 @@ type store interface {
 	Identity(ctx context.Context) (string, error)
 	Advice(err error) string
 	OwnFault(err error) bool
+	Locked(err error) bool
 	Ping(ctx context.Context) error
 	Close()
 }

@@ -42,6 +42,9 @@ func TestAdviceAndOwnFaultsOfServerErrors(t *testing.T) {
 		if got := s.Advice(err); !strings.Contains(got, want.advice) || (got == "") != (want.advice == "") {
 			t.Errorf("the advice for %v is %q; want %q", err, got, want.advice)
 		}
+		if got := s.Locked(err); got != (want.advice == "a lock") {
+			t.Errorf("%s: %v tells of a lock: %t", statement, err, got)
+		}
 		if got := s.OwnFault(err); sqlState(err) == "" || got != want.own {
 			t.Errorf("%s: %v is the store's own fault: %t; want %t", statement, err, got, want.own)
 		}

@@ -28,6 +28,7 @@ const (
 	dataCorrupted         = "XX001"
 	indexCorrupted        = "XX002"
 	queryCanceled         = "57014"
+	idleInTransaction     = "25P03"
 )
 
 // ownFaults are the classes of SQLSTATEs that tell of the server, the database or the role, and of
@@ -77,6 +78,14 @@ func (s *Store) OwnFault(err error) bool {
 	}
 	state := sqlState(err)
 	return len(state) == 5 && state != queryCanceled && slices.Contains(ownFaults, state[:2])
+}
+
+// Locked reports whether an error tells of a lock that something else holds, or of a transaction that
+// the server ended since its worker stood still: of the rows or the time of one try, and not of the
+// store.
+func (s *Store) Locked(err error) bool {
+	state := sqlState(err)
+	return state == lockNotAvailable || state == idleInTransaction
 }
 
 // withAdvice adds where to read what to do to the error of a damaged table: until it is mended, whatever reads that place fails.

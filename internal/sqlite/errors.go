@@ -74,6 +74,9 @@ func (s *Store) OwnFault(err error) bool {
 	return false
 }
 
+// Locked reports that no error tells of rows that something else has locked: the one lock is the file's.
+func (s *Store) Locked(error) bool { return false }
+
 // Advice returns what is wrong with the file and what helps, for callers of the service; empty if
 // the error does not tell.
 func (s *Store) Advice(err error) string {
