@@ -24,7 +24,7 @@ func (l *limiter) ready(ctx context.Context) map[string]error {
 	case !l.serving.Load():
 		checks["service"] = starting
 	case l.consumer != nil:
-		checks["alerts"] = cmp.Or(l.consumer.Failure(), l.alerts.Failure())
+		checks["alerts"] = cmp.Or(l.consumer.Failure(), l.alerts.Failure(), l.sender.Failure())
 	}
 	return checks
 }

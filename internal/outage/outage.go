@@ -27,6 +27,9 @@ type Log struct {
 	mu       sync.Mutex
 	reason   string // why it fails, as last logged; empty if it works
 	loggedAt time.Time
+	// failure is the last error of the outage, since and failedAt are when it began and last failed.
+	failure         error
+	since, failedAt time.Time
 	// calmAt is when attempts began to succeed again; zero if the last one failed. timerRuns says
 	// that a timer will check whether they have done so for long enough.
 	calmAt    time.Time
@@ -50,11 +53,24 @@ func (l *Log) Tried(err error, args ...any) {
 	}
 	l.calmAt = time.Time{}
 	now := time.Now()
+	if l.failure, l.failedAt = err, now; l.reason == "" {
+		l.since = now
+	}
 	if err.Error() == l.reason || l.reason != "" && now.Sub(l.loggedAt) < newReasonAfter {
 		return
 	}
 	l.reason, l.loggedAt = err.Error(), now
 	l.logger.Log(context.Background(), l.level, l.begins, append(args, "error", err)...)
+}
+
+// Failure is why attempts have failed, all or some, for 5 s at least; nil if there is no such outage.
+func (l *Log) Failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reason == "" || l.failedAt.Sub(l.since) < calmFor {
+		return nil
+	}
+	return l.failure
 }
 
 // recovered lets the outage end, unless something fails before calmFor is over.

@@ -185,3 +185,43 @@ func TestRemovedChannelsAreNamed(t *testing.T) {
 		})
 	}
 }
+
+// claimless is a store that gives no deliveries while it is so, and does everything else.
+type claimless struct {
+	*memory
+	is atomic.Bool
+}
+
+func (c *claimless) DueDeliveries(ctx context.Context, channel string, max int, lease time.Duration) ([]alerts.Delivery, error) {
+	if c.is.Load() {
+		return nil, errAway
+	}
+	return c.memory.DueDeliveries(ctx, channel, max, lease)
+}
+
+// TestStoreThatGivesNoDeliveriesIsAFailure after some seconds, also if it does everything else, until it works again. Single
+// failed tries are none.
+func TestStoreThatGivesNoDeliveriesIsAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := &claimless{memory: newMemory()}
+		all := []deliver.Named{named("ops", "x", func(context.Context, *alerts.Message) error { return nil })}
+		s, err := deliver.NewSender(deliver.Config{Outbox: o, Channels: func() []deliver.Named { return all }, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
+		for _, c := range []struct {
+			is    bool
+			after time.Duration
+			fails bool
+		}{{false, time.Minute, false}, {true, 3 * time.Second, false}, {false, 10 * time.Second, false}, {true, 10 * time.Second, true}, {false, 7 * time.Second, false}} {
+			o.is.Store(c.is)
+			if rest(c.after); (s.Failure() != nil) != c.fails {
+				t.Errorf("%t for %s: %v, want a failure: %t", c.is, c.after, s.Failure(), c.fails)
+			}
+		}
+	})
+}

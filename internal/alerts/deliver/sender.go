@@ -3,6 +3,7 @@ package deliver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -273,6 +274,14 @@ func (s *Sender) logStore(ctx context.Context, act string, err error) {
 	if err == nil || !errors.Is(context.Cause(ctx), context.Canceled) {
 		s.storeOutage.Tried(err, "act", act)
 	}
+}
+
+// Failure is why the store has kept deliveries from being sent for some seconds; nil while it works.
+func (s *Sender) Failure() error {
+	if err := s.storeOutage.Failure(); err != nil {
+		return fmt.Errorf("deliver alerts: %w", err)
+	}
+	return nil
 }
 
 // refresh reads which channels are disabled.
