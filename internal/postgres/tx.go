@@ -320,20 +320,9 @@ func (t *batches) end(ctx context.Context) {
 
 // transactInBatches is transact of a transaction in batches.
 func (s *Store) transactInBatches(ctx context.Context, act string, f func(tx *batches) error) error {
-	once := func() error {
+	return retry(ctx, act, func() error {
 		tx := batches{pool: s.relay}
 		defer tx.end(ctx)
 		return f(&tx)
-	}
-	var err error
-	for range maxAttempts {
-		err = once()
-		switch {
-		case err == nil:
-			return nil
-		case !lostRace(err) || ctx.Err() != nil:
-			return fmt.Errorf("%s: %w", act, withAdvice(err))
-		}
-	}
-	return fmt.Errorf("%s: gave up after %d attempts: %w", act, maxAttempts, err)
+	})
 }
