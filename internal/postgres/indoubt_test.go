@@ -118,10 +118,13 @@ func TestLostAnswersAreLoggedOnce(t *testing.T) {
 	s := open(t, Config{URL: proxy.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 5 {
 		update(t, s, batch("a"), set("before"))
-		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes {
+		// On a busy machine the server may see that the connection is gone before it has committed.
+		if err := s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
 			proxy.loseAnswers()
 			return set("after")(snap)
-		})
+		}); err != nil && !errors.Is(err, engine.ErrConflict) {
+			t.Fatal(err)
+		}
 	}
 	if n := strings.Count(log.String(), "the answer to a commit was lost"); n != 1 {
 		t.Errorf("%d lines about 5 of them:\n%s", n, &log)
