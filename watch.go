@@ -280,7 +280,7 @@ func covers(wide, narrow string) bool {
 		case i == len(n):
 			return false
 		case token == ">":
-			return true
+			return i == strings.Count(wide, ".") // elsewhere it is no wildcard
 		case token != n[i] && (token != "*" || n[i] == ">"):
 			return false
 		}

@@ -203,6 +203,17 @@ func TestWatchOfRequestsFails(t *testing.T) {
 	}
 }
 
+// TestWatchOfAMalformedTypeFails: after > nothing may follow.
+func TestWatchOfAMalformedTypeFails(t *testing.T) {
+	t.Parallel()
+	nc := connect(t)
+	for _, malformed := range []string{"limits.>.x", ">.x", "limits..>"} {
+		if _, err := patient(nc).Watch(t.Context(), malformed); err == nil {
+			t.Errorf("watching %s", malformed)
+		}
+	}
+}
+
 func TestWatchOfAllLimitsYieldsEventsOnly(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

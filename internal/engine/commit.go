@@ -254,7 +254,9 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 		e.cache.invalidateOthers(&s.Others)
 		b.generations = e.cache.generations()
 		changes := b.decide(s, &e.denials, e.cfg.NewID)
-		e.broadcastChanges(b)
+		if !changes.Unsure { // else nothing is written, and decided again
+			e.broadcastChanges(b)
+		}
 		return changes
 	})
 	if err != nil {

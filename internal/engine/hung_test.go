@@ -119,8 +119,8 @@ func TestStoreThatHungAndFailedIsNotBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
-		var told []error
-		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told = append(told, err) }})
+		var told atomic.Pointer[error] // the last
+		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told.Store(&err) }})
 		broken := errors.New("the disk is broken")
 		store.fail(func(bool) error { return broken })
 		store.hang.Store(true)
@@ -129,14 +129,14 @@ func TestStoreThatHungAndFailedIsNotBack(t *testing.T) {
 		close(store.ends)
 		<-own
 		synctest.Wait()
-		if last := told[len(told)-1]; !errors.Is(last, broken) || !errors.Is(e.Failure(), broken) {
-			t.Errorf("told %v, and Failure is %v; want the last of both to be that it fails", told, e.Failure())
+		if last := *told.Load(); !errors.Is(last, broken) || !errors.Is(e.Failure(), broken) {
+			t.Errorf("told %v, and Failure is %v; want both to be that it fails", last, e.Failure())
 		}
 		store.hang.Store(false)
 		store.fail(nil)
 		time.Sleep(3 * time.Second)
-		if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}}); d.Degraded || told[len(told)-1] != nil || e.Failure() != nil {
-			t.Errorf("when it works again: %+v, told %v, Failure is %v", d, told, e.Failure())
+		if d := ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}}); d.Degraded || *told.Load() != nil || e.Failure() != nil {
+			t.Errorf("when it works again: %+v, told %v, Failure is %v", d, *told.Load(), e.Failure())
 		}
 	})
 }

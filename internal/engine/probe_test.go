@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,7 @@ import (
 // readOnly is a store that can be read, and takes as long as it is told, while nothing can be written.
 type readOnly struct {
 	*slowStore
-	writes int
+	writes atomic.Int64
 }
 
 var errReadOnly = errors.New("the file system is mounted read-only")
@@ -27,7 +28,7 @@ func (s *readOnly) Update(ctx context.Context, b engine.Batch, decide func(engin
 		return engine.Changes{}
 	})
 	if err == nil && writes {
-		s.writes++
+		s.writes.Add(1)
 		return errReadOnly
 	}
 	return err
@@ -43,14 +44,14 @@ func TestStoreThatCannotBeWrittenIsNotBack(t *testing.T) {
 			store.takes.Store(int64(takes))
 			ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}})
 			time.Sleep(10 * time.Second)
-			from := store.writes
+			from := store.writes.Load()
 			for range 40 {
 				time.Sleep(time.Second)
 				if err := e.Failure(); !errors.Is(err, errReadOnly) {
 					t.Errorf("%s: Failure is %v", takes, err)
 				}
 			}
-			if n := store.writes - from; n < 10 || n > 20 {
+			if n := store.writes.Load() - from; n < 10 || n > 20 {
 				t.Errorf("%s: %d probes in 40 s", takes, n)
 			}
 			store.takes.Store(0)

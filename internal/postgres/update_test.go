@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -160,6 +161,44 @@ func TestIDWithoutReceiptIsReadInTurn(t *testing.T) {
 		update(t, s, b, w.once([]string{"x"}, "2"))
 		expect("one receipt of two", w.String(), staleThenInTurn, "1")
 	})
+}
+
+// TestOnlyWhatIsDecidedIsBroadcast: a refund is decided twice, the first time as though its id were new. Other workers hear of it
+// once, and nothing of one that is repeated.
+func TestOnlyWhatIsDecidedIsBroadcast(t *testing.T) {
+	t.Parallel()
+	told := 0
+	e, err := engine.New(t.Context(), engine.Config{
+		Store: open(t, Config{}), NewID: rand.Text, Deadline: time.Minute, Broadcast: func(engine.Forget) { told++ },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	window, err := engine.ParseWindow("1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(verb engine.Verb, id string) {
+		t.Helper()
+		limit := engine.Limit{CounterID: engine.CounterID{Key: "a", Name: "1h"}, Limit: 100, Window: window}
+		if d, err := e.Do(t.Context(), &engine.Request{Verb: verb, ID: id, Cost: 1, Limits: []engine.Limit{limit}}); err != nil || d.Degraded {
+			t.Fatal(d, err)
+		}
+	}
+	for i := range 5 {
+		ask(engine.Consume, fmt.Sprint("consume ", i))
+	}
+	for i := range 3 {
+		for range 3 {
+			ask(engine.Refund, fmt.Sprint("refund ", i))
+		}
+	}
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if told != 3 {
+		t.Errorf("told of %d refunds; want 3", told)
+	}
 }
 
 // TestCanceledDecisionIsNotInDoubt: nothing was sent, so the journal is not searched for it.
