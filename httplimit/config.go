@@ -137,8 +137,8 @@ type Config struct {
 	OnDenied func(*http.Request, *limits.Reply)
 
 	// OnError is called if a request to the limiter fails, and if a charge is not confirmed, which errors.Is tells by
-	// [ErrNotCharged]. Such a charge may be lost, or it may be made later, if the connection buffered it. With ChargeBehind, OnError may be called after the request has
-	// ended.
+	// [ErrNotCharged]. Such a charge may be lost, or it may be made later, if the connection buffered it. With ChargeBehind,
+	// OnError may be called after the request has ended.
 	//
 	// The default logs a warning to slog.Default, at most every 10 s for each kind of failure: what a client sent, other
 	// requests to the limiter, and charges.
