@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,14 +46,6 @@ func (k *reservedLimit) stillCounts(s *State, l *Limit) bool {
 	return k.Since == s.since
 }
 
-// receiptAnswer is what a receipt stores. Receipts of older releases have no reservation.
-// ConsumeExpiry is set for a settle, see [Request].
-type receiptAnswer struct {
-	Decision
-	Reservation   *reservation `json:"reservation,omitempty"`
-	ConsumeExpiry int64        `json:"life,omitempty"`
-}
-
 // forOtherConsume reports whether the receipt is of a settle of another consume than the one that r
 // settles, under the same id. A settle's receipt is written after its consume's and kept for as
 // long, so it may outlast that.
@@ -62,10 +53,8 @@ func (p *Receipt) forOtherConsume(r *Request) bool {
 	if r.consumeExpiry == 0 {
 		return false // it is no settle
 	}
-	var k struct {
-		ConsumeExpiry int64 `json:"life"`
-	}
-	return json.Unmarshal(p.Answer, &k) == nil && k.ConsumeExpiry != 0 && k.ConsumeExpiry != r.consumeExpiry
+	a, err := p.decode()
+	return err == nil && a.ConsumeExpiry != 0 && a.ConsumeExpiry != r.consumeExpiry
 }
 
 // consumeReplaced reports whether a new consume took the id while the settle waited. Only the
@@ -75,26 +64,6 @@ func (b *batch) consumeReplaced(r *Request) bool {
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.consumeID())
 	consume := b.receipts[slot]
 	return consume != nil && consume.ExpiresAt != r.consumeExpiry
-}
-
-// encodeReceipt encodes what the receipt of a request stores, which was decided over the batch's
-// states.
-func (b *batch) encodeReceipt(r *Request) ([]byte, error) {
-	k := receiptAnswer{Decision: r.decision, ConsumeExpiry: r.consumeExpiry}
-	if r.Verb == Consume && r.decision.Allowed {
-		k.Reservation = &reservation{Cost: r.Cost}
-		for i, s := range b.states {
-			l := &r.Limits[i]
-			if !r.charges(&r.decision, i) {
-				continue // a limit in shadow that was not charged
-			}
-			k.Reservation.Limits = append(k.Reservation.Limits, reservedLimit{
-				Key: l.Key, Name: l.Name, Spec: l.Spec(), Threshold: l.Threshold, User: l.User, Shadow: l.Shadow,
-				At: s.counting().moment(), Since: s.since,
-			})
-		}
-	}
-	return json.Marshal(k)
 }
 
 // limits returns the limits that were charged.
@@ -139,19 +108,19 @@ func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, e
 }
 
 // loadReservation reads what the settle corrects from the receipt of its consume, nil if there is none.
-func (r *Request) loadReservation(first *Receipt) (err error) {
+func (r *Request) loadReservation(first *Receipt) error {
 	if first == nil {
 		return ErrUnknownID
 	}
-	var k receiptAnswer
-	if err = json.Unmarshal(first.Answer, &k); err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	a, err := first.decode()
+	if err != nil {
+		return err
 	}
-	if k.Reservation == nil {
+	if a.Reservation == nil {
 		return ErrNothingToSettle
 	}
-	r.reservation = k.Reservation
-	r.Limits, err = k.Reservation.limits()
+	r.reservation = a.Reservation
+	r.Limits, err = a.Reservation.limits()
 	return err
 }
 

@@ -285,7 +285,7 @@ func (s *State) Decode(b []byte) error {
 	return nil
 }
 
-// decoder reads varints. bad says that one was missing, malformed or out of bounds.
+// decoder reads what was encoded. bad says that something was missing, malformed or out of bounds.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -300,6 +300,32 @@ func (d *decoder) between(low, high int64) int64 {
 	}
 	d.b = d.b[n:]
 	return v
+}
+
+// byte reads a byte.
+func (d *decoder) byte() byte {
+	if len(d.b) == 0 {
+		d.bad = true
+		return 0
+	}
+	v := d.b[0]
+	d.b = d.b[1:]
+	return v
+}
+
+// number reads any number.
+func (d *decoder) number() int64 { return d.between(math.MinInt64, math.MaxInt64) }
+
+// text reads a string after its length.
+func (d *decoder) text() string {
+	n := d.between(0, int64(len(d.b)))
+	if n > int64(len(d.b)) { // the length itself takes some
+		d.bad = true
+		return ""
+	}
+	s := string(d.b[:n])
+	d.b = d.b[n:]
+	return s
 }
 
 // hash identifies the definition of the limit: 64 bits of FNV-1a over everything in its Spec, never 0.

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// kept is a request with an id over fresh counters, and what its receipt stores.
+type kept struct {
+	request Request
+	batch   batch
+	receipt Receipt
+}
+
+// genKept decides a request with up to four limits, some of policies, in shadow, with messages and users.
+func genKept(t *rapid.T) *kept {
+	text, flag := rapid.StringN(0, 12, 40), rapid.Bool()
+	k := &kept{request: Request{
+		Verb: rapid.SampledFrom([]Verb{Consume, Record, Refund}).Draw(t, "verb"),
+		Cost: rapid.Int64Range(1, 30).Draw(t, "cost"), ID: "job",
+	}}
+	for i := range rapid.IntRange(0, 4).Draw(t, "limits") {
+		l := genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm")).Draw(t, "limit")
+		l.Key, l.Name = text.Draw(t, "key"), string(rune('a'+i))
+		if flag.Draw(t, "of a policy") {
+			l.Policy = text.Draw(t, "policy")
+			l.Name, l.Message = PolicyName(l.Policy, l.Name), text.Draw(t, "message")
+		}
+		l.Shadow, l.User = flag.Draw(t, "shadow"), text.Draw(t, "user")
+		l.Threshold = rapid.Int64Range(-1, MaxAmount).Draw(t, "threshold")
+		s := &State{}
+		s.advance(&l, noon)
+		s.since = rapid.Int64Range(0, noon).Draw(t, "since")
+		k.request.Limits, k.batch.states = append(k.request.Limits, l), append(k.batch.states, s)
+	}
+	k.request.decision = k.request.decide(k.batch.states, noon)
+	k.receipt = Receipt{ID: "job", Answer: k.batch.encodeAnswer(&k.request)}
+	return k
+}
+
+// TestAReceiptKeepsTheAnswerAndWhatASettleNeeds: the whole decision, and each limit that was charged as it was.
+func TestAReceiptKeepsTheAnswerAndWhatASettleNeeds(t *testing.T) {
+	t.Parallel()
+	check(t, 1000, func(t *rapid.T) {
+		k := genKept(t)
+		r := &k.request
+		if d, err := k.receipt.replay(&Request{ID: "job"}); err != nil || !reflect.DeepEqual(d, r.decision) {
+			t.Fatalf("%+v, %v; the first was answered %+v", d, err, r.decision)
+		}
+		settle := Request{Verb: Settle}
+		err := settle.loadReservation(&k.receipt)
+		if r.Verb != Consume || !r.decision.Allowed {
+			if !errors.Is(err, ErrNothingToSettle) {
+				t.Fatalf("a %s that charged nothing can be settled: %v", r.Verb, err)
+			}
+			return
+		}
+		if err != nil || settle.reservation.Cost != r.Cost {
+			t.Fatalf("%+v, %v; cost %d was charged", settle.reservation, err, r.Cost)
+		}
+		for i, l := range r.Limits {
+			if !r.charges(&r.decision, i) {
+				continue
+			}
+			if len(settle.Limits) == 0 {
+				t.Fatalf("limit %d is not settled", i)
+			}
+			l.Message = "" // a settle denies nobody
+			got, reserved := settle.Limits[0], settle.reservation.Limits[0]
+			settle.Limits, settle.reservation.Limits = settle.Limits[1:], settle.reservation.Limits[1:]
+			if !reflect.DeepEqual(got, l) {
+				t.Errorf("limit %d is settled as\n%+v, and was\n%+v", i, got, l)
+			}
+			if s := k.batch.states[i]; reserved.At != s.counting().moment() || reserved.Since != s.since {
+				t.Errorf("charge of limit %d: %+v", i, reserved)
+			}
+		}
+		if len(settle.Limits) > 0 {
+			t.Errorf("also settled: %+v", settle.Limits)
+		}
+	})
+}
+
+// TestAReceiptOfAnotherLengthIsRefused, rather than read as another answer.
+func TestAReceiptOfAnotherLengthIsRefused(t *testing.T) {
+	t.Parallel()
+	check(t, 200, func(t *rapid.T) {
+		whole := genKept(t).receipt.Answer
+		for n := range whole {
+			if _, err := (&Receipt{Answer: whole[:n]}).decode(); !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("%d of %d bytes: %v", n, len(whole), err)
+			}
+		}
+		if _, err := (&Receipt{Answer: append(whole, 0)}).decode(); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("with a byte after it: %v", err)
+		}
+	})
+}
+
+func FuzzDecodeReceipt(f *testing.F) {
+	for seed := range 20 {
+		f.Add(rapid.Custom(genKept).Example(seed).receipt.Answer)
+	}
+	f.Add([]byte(`{"allowed":true,"results":[{"key":"k"}],"reservation":{"cost":1,"limits":[{"key":"k","name":"n"}]}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p := Receipt{Answer: b}
+		d, err := p.replay(&Request{ID: "job"})
+		if err == nil {
+			d.Speaker()
+		} else if !errors.Is(err, ErrCorrupt) {
+			t.Error(err)
+		}
+		settle := Request{Verb: Settle}
+		switch err := settle.loadReservation(&p); {
+		case err == nil && len(settle.Limits) != len(settle.reservation.Limits):
+			t.Errorf("%d limits of %d", len(settle.Limits), len(settle.reservation.Limits))
+		case err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNothingToSettle):
+			t.Error(err)
+		}
+	})
+}
