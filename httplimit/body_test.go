@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -367,6 +368,24 @@ func TestRateLimitFieldsKeepExistingOnes(t *testing.T) {
 		}
 		if diff := cmp.Diff([]any{"m", "n", "n#2"}, names); diff != "" {
 			t.Errorf("%s: %s", field, diff)
+		}
+	}
+}
+
+// TestADenialThatNeverEndsKeepsTheOtherItems: of those that were written before, it takes out the time and nothing else.
+func TestADenialThatNeverEndsKeepsTheOtherItems(t *testing.T) {
+	t.Parallel()
+	never := &httplimit.Answer{At: noon, Reply: &limits.Reply{Limits: []limits.LimitReply{{Name: "n", Limit: 7, Remaining: 7, Window: "1m"}}}}
+	for _, c := range []struct{ before, after []string }{
+		{nil, []string{`"n";r=7`}},
+		{[]string{"", `"m";r=2;t=60`, `tok;t=9;r=3`}, []string{`"m";r=2, tok;r=3, "n";r=7`}},
+		{[]string{`"a;t=1, \";t=2";r=2; t=60;pk=:dD0x:;x=";t=3", b;r=1`}, []string{`"a;t=1, \";t=2";r=2;pk=:dD0x:;x=";t=3", b;r=1, "n";r=7`}},
+		{[]string{`limit=100, remaining=0`}, []string{`limit=100, remaining=0, "n";r=7`}}, // which is no list of items
+	} {
+		h := http.Header{"Ratelimit": slices.Clone(c.before)}
+		httplimit.RateLimitFields(h, never)
+		if diff := cmp.Diff(c.after, h.Values("RateLimit")); diff != "" {
+			t.Errorf("%q: (-want +got)\n%s", c.before, diff)
 		}
 	}
 }

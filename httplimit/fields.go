@@ -49,6 +49,23 @@ func itemNames(lines []string) map[string]bool {
 	return names
 }
 
+// withoutResets returns a RateLimit field without the t of its items. A field that does not parse stays as it is: clients ignore
+// all of it.
+func withoutResets(field string) string {
+	if len(field) > maxFieldBytes || !sfList.MatchString(field) {
+		return field
+	}
+	return sfItems.ReplaceAllStringFunc(field, func(member string) string {
+		parameters := sfItems.FindStringSubmatch(member)[1]
+		return strings.TrimSuffix(member, parameters) + sfParameters.ReplaceAllStringFunc(parameters, func(p string) string {
+			if sfParameters.FindStringSubmatch(p)[1] == "t" {
+				return ""
+			}
+			return p
+		})
+	})
+}
+
 // rateLimitItems parses a RateLimit field of one or more lines. It returns no items if the field is too long or does not
 // parse, or if any item lacks r or has an r or t that is not a non-negative Integer. The valid items of such a field are
 // not used, because they may describe the limit that resets sooner and would take precedence over a valid

@@ -51,9 +51,10 @@ func setXRateLimit(h http.Header, a *Answer, reset func() string) {
 // If a middleware around this one has set the fields already, the items are added to them.
 //
 // t, the effective window of the draft, is when the whole limit is free again or, for a limit that denies, when the request
-// fits. If the cost can never fit, t is left out of all items: clients take the latest that they find for the time to come
-// back, even that of a limit that does not deny. w is left out for windows that are not whole seconds or vary in length
-// (months). No partition key is sent, because it would reveal the key of the limit.
+// fits. If the cost can never fit, t is left out of all items, and taken out of those of middlewares around this one: clients
+// take the latest that they find for the time to come back, even that of a limit that does not deny. w is left out for
+// windows that are not whole seconds or vary in length (months). No partition key is sent, because it would reveal the key of
+// the limit.
 func RateLimitFields(h http.Header, a *Answer) {
 	rows := a.enforced()
 	if len(rows) == 0 {
@@ -72,6 +73,9 @@ func RateLimitFields(h http.Header, a *Answer) {
 	}
 	appendItems(h, "RateLimit-Policy", policy)
 	appendItems(h, "RateLimit", state)
+	if a.neverFits() { // a middleware around this one has said when its own limits are free again
+		h.Set("RateLimit", withoutResets(h.Get("RateLimit")))
+	}
 }
 
 func appendItems(h http.Header, field string, items []string) {

@@ -469,7 +469,7 @@ func TestADenialThatNeverEndsNamesNoTime(t *testing.T) {
 	headers := []httplimit.Headers{httplimit.RateLimitFields, httplimit.XRateLimitUnix, httplimit.XRateLimitISO}
 	large := httplimit.Middleware(client, httplimit.Config{Limits: both, Headers: headers, Deadline: time.Minute,
 		Cost: func(*http.Request) int64 { return 11 }})
-	outer := httplimit.Middleware(client, httplimit.Config{Limits: inline(t, 5, "1m"), Headers: []httplimit.Headers{httplimit.XRateLimitUnix}})
+	outer := httplimit.Middleware(client, httplimit.Config{Limits: inline(t, 5, "1m"), Headers: headers, Deadline: patient})
 	for name, h := range map[string]http.Handler{"alone": large(hello), "inside of another": outer(large(hello))} {
 		resp := get(h).Result()
 		if at, ok := httplimit.RetryAt(resp); ok || resp.StatusCode != http.StatusTooManyRequests {
