@@ -138,7 +138,7 @@ type SilenceRequest struct {
 	User   string `json:"user,omitempty"`
 	// For is how long the silence lasts, in milliseconds, up to [MaxSilenceMillis].
 	For int64 `json:"for,omitzero"`
-	// ExpiresAt is when the silence ends, in Unix milliseconds. It replaces For.
+	// ExpiresAt is when the silence ends, in Unix milliseconds. Give it or For, not both.
 	ExpiresAt int64 `json:"expiresAt,omitzero"`
 	// Reason says why, for people who find the silence later.
 	Reason string `json:"reason"`

@@ -51,8 +51,9 @@ const maxReplyBytes = 1 << 20
 //     decision: Consume, Check, VerifyKey and Wait. The connection would buffer the request and send it later, and
 //     it would be charged although nobody waits for the decision any more. Calls that report something that has
 //     already happened, such as Record, Refund and Settle, are buffered and sent when the connection is back, whether
-//     or not the caller still waits. They are lost if no limiter is listening by then, for example if after a restart
-//     of NATS the client reconnects before the limiter does.
+//     or not the caller still waits. Once 8 MiB are buffered (nats.ReconnectBufSize), further ones fail at once, with
+//     nats.ErrReconnectBufExceeded. What is buffered is lost if no limiter is listening when the connection is back: after
+//     a restart of NATS the client may reconnect before the limiter does.
 //   - An error that wraps nats.ErrDisconnected, at once, if a call that timed out a second ago is still blocked inside
 //     the connection, because the network accepts no data or because a server is silent during a reconnect. This
 //     applies to calls that ask for a decision, to LogRequest and to Watch, and to all calls once 16,384 are blocked.

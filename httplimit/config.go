@@ -32,9 +32,10 @@ type Config struct {
 	// request without a key, or with one that is unknown, revoked or expired, is refused with 401. Handlers get the
 	// verified key from [KeyFrom]. Guessing keys is not limited, so limit client addresses in a middleware around this one.
 	//
-	// If the limiter does not answer, a key that was valid within the last hour passes, even if it was revoked meanwhile,
-	// unless FailClosed is set. Any other request is refused with FailStatus, because letting it in would mean not to
-	// check keys.
+	// If the limiter cannot verify keys, one that was valid within the last hour counts as valid, even if it was revoked
+	// meanwhile, unless FailClosed is set: its limits still hold if the limiter answers that it cannot read keys, and it
+	// passes if there is no such answer. Any other request is refused with FailStatus, because letting it in would mean
+	// not to check keys.
 	//
 	// APIKey requires the mode [Consume]. To charge after the work, put a second middleware in mode [CheckThenRecord]
 	// inside this one, with Attributes that take the user from [KeyFrom].
