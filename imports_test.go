@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 const module = "github.com/seed503877ad/limits"
@@ -136,6 +137,44 @@ func TestEveryDependencyIsDocumented(t *testing.T) {
 	required, documented := found("go.mod", `(?m)^\t(\S+) v\S+$`), found("docs/dependencies.md", `(?m)^\| (\S+\.\S+) \|`)
 	if diff := cmp.Diff(required, documented); diff != "" || len(required) == 0 {
 		t.Errorf("docs/dependencies.md is not go.mod (-want +got):\n%s", diff)
+	}
+}
+
+// TestPackagesAreListed: the table of packages in docs/architecture.md has every folder of mayImport, and says the same of it.
+func TestPackagesAreListed(t *testing.T) {
+	t.Parallel()
+	called := func(folder string) string { // in the last column
+		if folder == "." {
+			return "limits"
+		}
+		return strings.TrimPrefix(folder, "internal/")
+	}
+	folders := map[string]string{}
+	for folder := range mayImport {
+		folders[called(folder)] = folder
+	}
+	listed := map[string]bool{"examples/internal/exampletest": true} // in the row of examples
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`)(?: \\(limits\\))? \\| .* \\| (.*) \\|$").FindAllStringSubmatch(read(t, "docs/architecture.md"), -1) {
+		var allowed, said []string
+		for _, folder := range regexp.MustCompile("[^`, ]+").FindAllString(row[1], -1) {
+			listed[folder] = true
+			allowed = append(allowed, mayImport[folder]...)
+		}
+		for _, word := range regexp.MustCompile("[a-z/]+").FindAllString(row[2], -1) {
+			if folder, known := folders[word]; known {
+				said = append(said, folder)
+			}
+		}
+		slices.Sort(allowed)
+		slices.Sort(said)
+		if diff := cmp.Diff(slices.Compact(allowed), slices.Compact(said), cmpopts.EquateEmpty()); diff != "" && row[2] != "all below" {
+			t.Errorf("docs/architecture.md says of %s (-mayImport +documented):\n%s", row[1], diff)
+		}
+	}
+	for folder := range mayImport {
+		if !listed[folder] {
+			t.Errorf("docs/architecture.md has no row for %s", folder)
+		}
 	}
 }
 

@@ -14,6 +14,8 @@ var (
 	linkTo    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	heading   = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	unwanted  = regexp.MustCompile("[^a-z0-9 _-]")
+	heldIn    = regexp.MustCompile("((?:`Test[^`\\n]+`(?:, )?)+) \\(([a-z0-9/, ]+)\\)")
+	aTest     = regexp.MustCompile("`(Test[A-Za-z0-9_]+)(…)?[^`]*`")
 )
 
 // TestLinksLead: each link of a Markdown file to another file, or to a heading, has that file and that heading at its end.
@@ -40,6 +42,33 @@ func TestLinksLead(t *testing.T) {
 	}
 	if checked < 50 {
 		t.Errorf("only %d links are found", checked)
+	}
+}
+
+// TestGuaranteesAreHeld: each test that README.md names for a guarantee is in each of the folders that it names.
+func TestGuaranteesAreHeld(t *testing.T) {
+	t.Parallel()
+	checked := 0
+	for _, held := range heldIn.FindAllStringSubmatch(read(t, "README.md"), -1) {
+		for folder := range strings.SplitSeq(held[2], ", ") {
+			var tests strings.Builder
+			for _, file := range matching(t, filepath.Join(folder, "*_test.go")) {
+				tests.WriteString(read(t, file))
+			}
+			for _, name := range aTest.FindAllStringSubmatch(held[1], -1) {
+				function := "\nfunc " + name[1]
+				if name[2] == "" {
+					function += "(t *testing.T)"
+				}
+				if !strings.Contains(tests.String(), function) {
+					t.Errorf("README.md names %s, which is not in %s", name[0], folder)
+				}
+				checked++
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d tests are found in README.md", checked)
 	}
 }
 
