@@ -50,7 +50,7 @@ type JobRun struct {
 	// EndedAt is left out while the job runs.
 	EndedAt int64 `json:"endedAt,omitzero"`
 	// Outcome is running, done, failed, timeout, canceled (its worker stopped), skipped (the previous run had not ended)
-	// or lost (its worker died).
+	// or lost (its worker died, or could not store how it ended).
 	Outcome string `json:"outcome"`
 	// Note says what the run did, Error what went wrong.
 	Note  string `json:"note,omitempty"`
