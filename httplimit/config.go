@@ -56,8 +56,8 @@ type Config struct {
 	// latter.
 	Attributes map[string]Attribute
 
-	// Tier returns the tier of the caller. If it is nil or returns an empty tier, none is sent. It requires Policy or
-	// Attributes.
+	// Tier returns the tier of the caller. If it is nil or returns an empty tier, none is sent. It requires Policy,
+	// Attributes or APIKey. The tier of an API key takes precedence.
 	Tier Attribute
 
 	// Limits returns up to 16 inline limits, in place of policies. A request without limits passes.

@@ -26,8 +26,8 @@ type (
 const costUnset = -1
 
 // ReplyFrom returns the decision that let the request pass, for handlers that show it. ctx is the context of the request.
-// If middlewares are nested, it is the decision of the innermost. ok is false if the request was exempt or the limiter did
-// not answer.
+// If middlewares are nested, it is the decision of the innermost. ok is false if the limiter was not asked, as about an exempt
+// request, or did not answer.
 func ReplyFrom(ctx context.Context) (reply *limits.Reply, ok bool) {
 	reply, _ = ctx.Value(replyCtxKey{}).(*limits.Reply)
 	return reply, reply != nil
