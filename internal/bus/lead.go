@@ -34,9 +34,9 @@ const (
 	// It decides beside the slow one for at least minOverlap, and for twice as long each time, up to
 	// maxOverlap.
 	minOverlap, maxOverlap = 10 * time.Second, 5 * time.Minute
-	// muteFor is how long a worker that took over from one that did not answer is mute: it tells
-	// nobody to stand by. The one that hangs still gets its share of the requests, which is the
-	// smaller the more workers decide.
+	// muteFor is how long a worker that took over from one that did not answer, or was started beside
+	// it, is mute: it tells nobody to stand by. The one that hangs still gets its share of the
+	// requests, which is the smaller the more workers decide.
 	muteFor = 5 * time.Minute
 	// handOverTimeout is how long a stop waits for another worker to decide. It also bounds a call of
 	// Rest.
@@ -163,10 +163,13 @@ func (l *lead) check(ctx context.Context) {
 	l.svc.checkDrained(l.subs())
 }
 
-// checkDeciding looks for another worker for which this one may stand by.
+// checkDeciding looks for another worker for which this one may stand by. It asks before it answers for the first time: whoever
+// is subscribed then, and does not answer, hangs. Later the question reaches this worker itself.
 func (l *lead) checkDeciding(ctx context.Context) {
-	able := l.canDecide()
-	l.setAnswering(able)
+	able, first := l.canDecide(), l.questions == 0
+	if !first {
+		l.setAnswering(able)
+	}
 	if time.Now().Before(l.nextAsk) {
 		return
 	}
@@ -188,7 +191,10 @@ func (l *lead) checkDeciding(ctx context.Context) {
 		return
 	case errors.Is(err, nats.ErrNoResponders): // so no worker hangs either
 		l.muteUntil = time.Time{}
+	case first && errors.Is(err, errNoAnswer):
+		l.muteUntil = time.Now().Add(muteFor)
 	}
+	l.setAnswering(able)
 	l.logRetry("cannot finish taking over, will retry", l.svc.setDeciding(true)) // finishes what failed before
 }
 

@@ -366,6 +366,33 @@ func TestAWorkerThatHangsIsReplacedByAll(t *testing.T) {
 	waitFor(t, "one of two decides when the one that hung has gone", func() bool { return all[0].Deciding() != all[1].Deciding() })
 }
 
+// TestAWorkerThatStartsBesideOneThatHangsDecides, and has no other stand by, which would raise the share of the one that hangs.
+func TestAWorkerThatStartsBesideOneThatHangsDecides(t *testing.T) {
+	t.Parallel()
+	url := testenv.NATS(t).ClientURL()
+	all := startLeadWorkers(t, url, 2, impatiently)
+	waitForDeciders(t, all, 0)
+	other := newImpostor(t, url, all[0].lead.subject())
+	waitForDeciders(t, all)
+	other.silent.Store(true)
+	waitForDeciders(t, all, 0, 1)
+	all = append(all, startLeadWorker(t, url, "db", impatiently))
+	time.Sleep(3 * decidingAskInterval)
+	waitForDeciders(t, all, 0, 1, 2)
+	if err := other.sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "one of three decides when the one that hung has gone", func() bool {
+		deciding := 0
+		for _, w := range all {
+			if w.Deciding() {
+				deciding++
+			}
+		}
+		return deciding == 1
+	})
+}
+
 func TestWorkerDecidesAlongsideSlowOne(t *testing.T) {
 	t.Parallel()
 	url := testenv.NATS(t).ClientURL()
