@@ -39,12 +39,16 @@ func (l *limiter) watchPolicies(context.Context) error {
 }
 
 // warnOfUnusedOverrides logs the overrides in force whose limits are not in the policy file: one was renamed or removed, and
-// what it limited may be without any limit now.
+// what it limited may be without any limit now. It does so once for each file that is put in force: one that cannot be read is
+// tried every second.
 func (l *limiter) warnOfUnusedOverrides() {
 	if l.policies == nil || l.overrides == nil {
 		return
 	}
 	set, count := l.policies.Current(), 0
+	if l.warnedOf.Swap(set) == set {
+		return
+	}
 	var names []string
 	for id, n := range l.overrides.Limits(time.Now().UnixMilli()) {
 		if !set.HasLimit(id) {

@@ -200,3 +200,37 @@ func TestOverridesOfRenamedLimitsAreTold(t *testing.T) {
 	}
 	running(t, Run, o).log.await(t, "limits:month of big (2) overrides:2")
 }
+
+// TestOverridesAreToldOncePerFile: a file that cannot be loaded changes nothing. One that is missing is tried every second, and the
+// log would have a line each time.
+func TestOverridesAreToldOncePerFile(t *testing.T) {
+	t.Parallel()
+	file := func(policy string) string {
+		return "policies:\n  - {name: " + policy + ", limits: [{name: a, key: k, limit: 1, window: 1m}]}\n"
+	}
+	o := options(t)
+	o.Policies = writeFile(t, file("old"))
+	s := startOne(t, o, Run)
+	client := limits.NewClient(s.connect(t), limits.Timeout(patience))
+	_, err := client.SetOverride(t.Context(), limits.SetOverrideRequest{OverrideID: limits.OverrideID{Policy: "old", Name: "a", Subject: "k"},
+		Limit: 10, Reason: "contract"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct{ text, logged string }{
+		{file("new"), "limitsGone:old/a limitsNew:new/a"},
+		{"policies: []\n", "policies: is empty"},
+		{file("newer"), "limitsGone:new/a limitsNew:newer/a"},
+	} {
+		if err := os.WriteFile(o.Policies, []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.log.await(t, step.logged)
+	}
+	if err := s.stopOne(t); err != nil {
+		t.Fatal(err)
+	}
+	if told := strings.Count(s.log.String(), "limits:a of old (1)"); told != 2 {
+		t.Errorf("told %d times of the override; want once for each of the two files that were put in force\n%s", told, s.log)
+	}
+}

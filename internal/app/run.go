@@ -72,6 +72,8 @@ type limiter struct {
 	relay    *bus.Relay
 	// policies is nil without a policy file.
 	policies *policy.Keeper
+	// warnedOf are the policies that overrides were compared with last.
+	warnedOf atomic.Pointer[policy.Set]
 	// web is nil with --http off.
 	web       *web.Server
 	keys      *keys.Registry
