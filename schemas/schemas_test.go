@@ -211,7 +211,9 @@ func bound(s *jsonschema.Schema, request bool) {
 		case "limit", "cost":
 			f.Minimum = "1"
 		case "burst", "remaining", "threshold", "used", "reset", "retryAfter", "denied":
-			f.Minimum = "0"
+			if f.Type == "integer" { // in a report some of them are lists
+				f.Minimum = "0"
+			}
 		}
 		if !request {
 			if _, reply := s.Properties.Get("blockedBy"); reply && p.Key == "limit" {
