@@ -12,6 +12,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
@@ -230,7 +231,7 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 func (c *client) settle(ctx context.Context, d *deal) error {
 	final := c.Int64N(2*d.cost + 1)
 	var errs [3]error
-	send := func(i int) { _, errs[i] = c.engines[(d.engine+i)%len(c.engines)].Settle(ctx, d.id, final) }
+	send := func(i int) { _, errs[i] = storetest.Settle(ctx, c.engines[(d.engine+i)%len(c.engines)], d.id, final) }
 	var first sync.WaitGroup
 	first.Go(func() { send(0) })
 	first.Go(func() { send(1) })
@@ -239,7 +240,7 @@ func (c *client) settle(ctx context.Context, d *deal) error {
 	if err := errors.Join(errs[:]...); err != nil {
 		return fmt.Errorf("%+v settled to %d: %w", d, final, err)
 	}
-	if got, err := c.engines[d.engine].Settle(ctx, d.id, final+1); !errors.Is(err, engine.ErrIDConflict) {
+	if got, err := storetest.Settle(ctx, c.engines[d.engine], d.id, final+1); !errors.Is(err, engine.ErrIDConflict) {
 		return fmt.Errorf("%+v settled to %d and then to more: %+v %w", d, final, got, err)
 	}
 	for _, i := range d.pick {

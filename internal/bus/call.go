@@ -30,7 +30,7 @@ func (s *Service) newCall() any {
 	return c
 }
 
-// handleDecision is the endpoint of consume, check, record and refund. nats.go runs the callbacks
+// handleDecision is the endpoint of consume, check, record, refund and settle. nats.go runs the callbacks
 // of an endpoint one at a time, so it only decodes the request and hands it to the engine. The
 // answer is sent when the engine calls Done.
 func (s *Service) handleDecision(m micro.Request) {
@@ -123,10 +123,15 @@ func (c *call) release() {
 // handler has returned, the endpoint reads that request's error without a lock.
 func (c *call) done(d engine.Decision, err error) {
 	s := c.svc
+	verb := c.Verb
+	if verb == engine.Settle {
+		err = settleError(c.ConsumeID(), err)
+		verb = engine.Record // what did not fit was charged all the same, so the answer is that to a record
+	}
 	if err != nil {
 		s.publish(s.errorMsg(string(c.reply), err))
 	} else {
-		c.body = appendReply(c.body[:0], c.Verb, &d, c.Cost)
+		c.body = appendReply(c.body[:0], verb, &d, c.Cost)
 		if !c.answerInline() {
 			c.answerViaNATS()
 		}
@@ -136,11 +141,11 @@ func (c *call) done(d engine.Decision, err error) {
 }
 
 // answerInline answers on the connection that the request came from, and reports whether it did.
-// The answers to record and refund go through nats.go: the broadcast about their change may have
-// gone that way ([publishNoWait]), and other workers must get it before the request that follows
+// The answers to record, refund and settle go through nats.go: the broadcast about their change may
+// have gone that way ([publishNoWait]), and other workers must get it before the request that follows
 // the answer.
 func (c *call) answerInline() bool {
-	if c.conn == nil || c.Verb == engine.Record || c.Verb == engine.Refund {
+	if c.conn == nil || c.Verb >= engine.Record {
 		return false
 	}
 	if !dialerOf(c.svc.cfg.Conn).fits(len(c.body)) {

@@ -10,7 +10,7 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// decoder turns the bodies of consume, check, record and refund into requests.
+// decoder turns the bodies of consume, check, record, refund and settle into requests.
 type decoder struct {
 	threshold policy.Threshold
 	zones     zones
@@ -38,6 +38,9 @@ func newDecoder(warning float64) (*decoder, error) {
 // decode reads data into req, to whose Limits it appends. lookup is what the cache has for data, or
 // nil if nobody has looked yet. The error is a *[limits.Error].
 func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req *engine.Request) error {
+	if verb == engine.Settle {
+		return decodeSettle(data, req)
+	}
 	if lookup == nil {
 		unseen := d.cache.locate(data)
 		lookup = &unseen

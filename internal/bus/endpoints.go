@@ -22,6 +22,7 @@ var engineVerbs = map[string]engine.Verb{
 	limits.SubjectCheck:   engine.Check,
 	limits.SubjectRecord:  engine.Record,
 	limits.SubjectRefund:  engine.Refund,
+	limits.SubjectSettle:  engine.Settle,
 }
 
 // endpoints lists the endpoints of the configured parts. Without decide it leaves out those that only
@@ -56,7 +57,7 @@ func (s *Service) parts(decide bool) []part {
 			{limits.SubjectStatus, s.asyncHandler(s.statusSlots, s.cfg.storeTimeout, s.status)},
 			{limits.SubjectList, s.storeHandler(s.list)},
 			{limits.SubjectReset, s.asyncHandler(s.storeSlots, s.cfg.scanTimeout, s.reset)},
-			{limits.SubjectSettle, s.asyncHandler(s.settleSlots, s.cfg.storeTimeout, s.settle)},
+			{limits.SubjectSettle, s.handleDecision},
 		}},
 		{limiter, []endpoint{
 			{limits.SubjectPolicies, s.storeHandler(s.policies)},

@@ -97,11 +97,6 @@ func (f *fakeEngine) Reset(ctx context.Context, sel engine.Selection, dryRun boo
 	return 3, f.wait(ctx)
 }
 
-func (f *fakeEngine) Settle(ctx context.Context, id string, _ int64) (engine.Decision, error) {
-	d := engine.Decision{Allowed: true, Results: []engine.Result{{Key: id, Name: "1m", Window: "1m", Limit: 10, Remaining: 3, Allowed: true}}}
-	return d, f.wait(ctx)
-}
-
 // patience bounds every wait. It is far more than anything takes on a busy machine.
 const patience = 30 * time.Second
 

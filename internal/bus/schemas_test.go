@@ -38,7 +38,7 @@ func readers(t *testing.T) map[string]func(data []byte) error {
 		limits.SubjectVerify:      func(b []byte) error { _, err := s.decodeVerify(b); return err },
 		limits.SubjectList:        func(b []byte) error { _, err := decodeList(b); return err },
 		limits.SubjectReset:       func(b []byte) error { _, err := decodeReset(b); return err },
-		limits.SubjectSettle:      func(b []byte) error { _, err := decodeSettle(b); return err },
+		limits.SubjectSettle:      func(b []byte) error { return decodeSettle(b, new(engine.Request)) },
 		limits.SubjectTop:         func(b []byte) error { _, err := decodeTop(b, time.Now()); return err },
 		limits.SubjectUsageReport: func(b []byte) error { _, _, err := decodeUsage(b, time.Now()); return err },
 		limits.SubjectUsage: func(b []byte) (err error) {

@@ -28,7 +28,6 @@ type Decider interface {
 	StatusOf(ctx context.Context, ls []engine.Limit) ([]engine.Counter, error)
 	List(ctx context.Context, prefix string, after engine.CounterID, max int) ([]engine.Counter, bool, error)
 	Reset(ctx context.Context, sel engine.Selection, dryRun bool) (int64, error)
-	Settle(ctx context.Context, id string, cost int64) (engine.Decision, error)
 }
 
 // ServiceConfig configures a [Service].
@@ -111,11 +110,10 @@ type Service struct {
 	// calls is a pool of *call.
 	calls sync.Pool
 	// storeSlots bound the admin requests that use the store at a time, reportSlots those that
-	// report on usage, statusSlots those of status, verifySlots the verify requests that wait for a look-up of their API key, and
-	// settleSlots the settles. writeSlots bound the answers that must not be written on the reading
-	// goroutine.
-	storeSlots, reportSlots, statusSlots, verifySlots, settleSlots, writeSlots slots
-	now                                                                        func() time.Time
+	// report on usage, statusSlots those of status, and verifySlots the verify requests that wait for a look-up of their API
+	// key. writeSlots bound the answers that must not be written on the reading goroutine.
+	storeSlots, reportSlots, statusSlots, verifySlots, writeSlots slots
+	now                                                           func() time.Time
 	// ctx is cancelled when Stop ends, so that requests that still read the store do not outlive
 	// it.
 	ctx    context.Context
@@ -147,7 +145,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	s := &Service{
 		cfg: cfg, decoder: d, now: time.Now, stopped: make(chan struct{}),
 		storeSlots: make(slots, maxStoreRequests), reportSlots: make(slots, maxReports), statusSlots: make(slots, maxStatuses),
-		verifySlots: make(slots, maxVerifies), settleSlots: make(slots, maxSettles), writeSlots: make(slots, maxWrites),
+		verifySlots: make(slots, maxVerifies), writeSlots: make(slots, maxWrites),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New, s.overloaded = s.newCall, s.newErrorMsg("", engine.ErrOverloaded)

@@ -88,10 +88,6 @@ func (h *hangingStore) Reset(ctx context.Context, _ engine.Selection, _ bool) (i
 	return 0, h.hang(ctx)
 }
 
-func (h *hangingStore) Settle(ctx context.Context, _ string, _ int64) (engine.Decision, error) {
-	return engine.Decision{}, h.hang(ctx)
-}
-
 func (h *hangingStore) TopUsage(ctx context.Context, _ usage.TopQuery) ([]usage.Top, error) {
 	return nil, h.hang(ctx)
 }
@@ -120,7 +116,6 @@ func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
 	}{
 		{limits.SubjectStatus, `{"key":"a"}`, false},
 		{limits.SubjectList, `{}`, false},
-		{limits.SubjectSettle, `{"id":"a","cost":1}`, false},
 		{limits.SubjectReset, `{"key":"a"}`, false},
 		{limits.SubjectReset, `{"prefix":"a"}`, true},
 		{limits.SubjectReset, `{"all":true}`, true},
@@ -146,9 +141,9 @@ func TestOverloadIsNoFailureOfTheStore(t *testing.T) {
 	var log logBuffer
 	e := &fakeEngine{submit: allowing, err: fmt.Errorf("waited 1s: %w", engine.ErrOverloaded)}
 	s, nc := serve(t, e, func(c *ServiceConfig) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
+	ask(t, nc, limits.SubjectStatus, `{"key":"a"}`)
 	e.err = engine.ErrClosed
-	ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
+	ask(t, nc, limits.SubjectStatus, `{"key":"a"}`)
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -61,8 +61,13 @@ func (f *fakeUsage) EndpointErrors(_ context.Context, q usage.LogQuery) ([]usage
 
 func TestSettleReply(t *testing.T) {
 	t.Parallel()
-	e := &fakeEngine{submit: allowing}
-	_, nc := serve(t, e)
+	var failure error
+	_, nc := serve(t, &fakeEngine{submit: func(r *engine.Request) error {
+		r.Done(engine.Decision{Allowed: true, Results: []engine.Result{
+			{Key: r.ConsumeID(), Name: "1m", Window: "1m", Limit: 10, Remaining: 3, Allowed: true},
+		}}, failure)
+		return nil
+	}})
 	for _, c := range []struct {
 		body, code, field string
 		err               error
@@ -81,7 +86,7 @@ func TestSettleReply(t *testing.T) {
 		{`{"id":"a","cost":1}`, "id_conflict", "cost", engine.ErrIDConflict},
 		{`{"id":"a","cost":1}`, "unavailable", "", engine.ErrUnavailable},
 	} {
-		e.err = c.err
+		failure = c.err
 		m := ask(t, nc, limits.SubjectSettle, c.body)
 		want := `{"allowed":true,"key":"a","name":"1m","limit":10,"remaining":3,"reset":0}`
 		if c.code != "" {
@@ -97,7 +102,7 @@ func TestSettleReply(t *testing.T) {
 			t.Errorf("%s, %v: the error does not name the id: %s", c.body, c.err, m.Data)
 		}
 	}
-	e.err = engine.ErrUnknownID
+	failure = engine.ErrUnknownID
 	m := ask(t, nc, limits.SubjectSettle, `{"id":"a","cost":1}`)
 	if m.Header.Get(micro.ErrorCodeHeader) != "404" {
 		t.Errorf("unknown id: %v", m.Header)

@@ -34,8 +34,14 @@ type batch struct {
 	// is none.
 	receiptIDs []string
 	receipts   []*Receipt
+	// consumeIDs are the distinct ids of the consumes that pending settles; consumes are their
+	// receipts, empty if the store has not read them.
+	consumeIDs []string
+	consumes   []*Receipt
 
-	// The outcome of decide. The store's clock was between now and now + ahead.
+	// The outcome of decide. The store's clock was between now and now + ahead. unsure says that it
+	// depends on a consume's receipt that was not read.
+	unsure        bool
 	now, ahead    int64
 	changes       []CounterChange
 	newReceipts   []Receipt
@@ -161,7 +167,8 @@ func (b *batch) fail(err error) {
 
 // prepare collects what the transaction has to read.
 func (b *batch) prepare() {
-	b.pending, b.ids, b.leases, b.receiptIDs = b.pending[:0], b.ids[:0], b.leases[:0], b.receiptIDs[:0]
+	b.pending, b.ids, b.leases = b.pending[:0], b.ids[:0], b.leases[:0]
+	b.receiptIDs, b.consumeIDs = b.receiptIDs[:0], b.consumeIDs[:0]
 	clear(b.slots)
 	for _, r := range b.requests {
 		if r.err != nil {
@@ -173,11 +180,13 @@ func (b *batch) prepare() {
 			b.receiptIDs = append(b.receiptIDs, r.ID)
 		}
 		if r.Verb == Settle {
-			b.receiptIDs = append(b.receiptIDs, r.consumeID())
+			b.consumeIDs = append(b.consumeIDs, r.ConsumeID())
 		}
 	}
-	slices.Sort(b.receiptIDs)
-	b.receiptIDs = slices.Compact(b.receiptIDs)
+	for _, ids := range [...]*[]string{&b.receiptIDs, &b.consumeIDs} {
+		slices.Sort(*ids)
+		*ids = slices.Compact(*ids)
+	}
 }
 
 // addCounters assigns the request's counters to slots, and notes which of them may be leased.
@@ -217,7 +226,7 @@ func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string
 		}
 	}
 	changes := b.finish(denials)
-	changes.Unsure = snap.Until > 0 && !b.validUntil(snap.Until)
+	changes.Unsure = snap.Until > 0 && (b.unsure || !b.validUntil(snap.Until))
 	return changes
 }
 
@@ -240,7 +249,7 @@ func (b *batch) validUntil(until int64) bool {
 func (b *batch) load(snap Snapshot) {
 	b.now, b.ahead = snap.Now, max(0, snap.Latest-snap.Now)
 	b.changes, b.events, b.stateBuf = b.changes[:0], b.events[:0], b.stateBuf[:0]
-	b.newReceipts, b.staleReceipts = b.newReceipts[:0], b.staleReceipts[:0]
+	b.newReceipts, b.staleReceipts, b.unsure = b.newReceipts[:0], b.staleReceipts[:0], false
 	b.counters = slices.Grow(b.counters[:0], len(b.ids))[:len(b.ids)]
 	for i := range b.counters {
 		c := &b.counters[i]
@@ -255,7 +264,7 @@ func (b *batch) load(snap Snapshot) {
 			b.settleLease(c, bl)
 		}
 	}
-	b.receipts = append(b.receipts[:0], snap.Receipts...)
+	b.receipts, b.consumes = append(b.receipts[:0], snap.Receipts...), append(b.consumes[:0], snap.ConsumeReceipts...)
 }
 
 // settleLease ends this worker's lease of the counter, so that requests are decided over what was

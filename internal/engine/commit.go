@@ -248,7 +248,7 @@ func (e *Engine) update(ctx context.Context, b *batch) error {
 	sent, read := time.Now(), time.Time{}
 	turn := b.turn
 	b.turn = nil
-	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, Turn: turn}, func(s Snapshot) Changes {
+	err := e.cfg.Store.Update(ctx, Batch{Counters: b.ids, IDs: b.receiptIDs, ConsumeIDs: b.consumeIDs, Turn: turn}, func(s Snapshot) Changes {
 		read = time.Now()
 		// Before this transaction can prove that what is cached still holds.
 		e.cache.invalidateOthers(&s.Others)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/storetest/eachstore"
 )
 
@@ -135,6 +136,14 @@ func (s *hanging) Update(ctx context.Context, b engine.Batch, decide func(engine
 	return s.tap.Update(ctx, b, decide)
 }
 
+func (s *hanging) Receipts(ctx context.Context, ids []string) ([]*engine.Receipt, error) {
+	if s.hang.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.tap.Receipts(ctx, ids)
+}
+
 // hangingTurn gives turns, and hangs in those as well.
 type hangingTurn struct{ *hanging }
 
@@ -229,7 +238,7 @@ func TestConcurrentSettlesShareTransactions(t *testing.T) {
 		from := store.count()
 		store.hold()
 		settle := func(i int) {
-			if d, err := e.Settle(t.Context(), fmt.Sprint(i), int64(i%10)); err != nil || !d.Allowed {
+			if d, err := storetest.Settle(t.Context(), e, fmt.Sprint(i), int64(i%10)); err != nil || !d.Allowed {
 				t.Errorf("settle %d: %+v, %v", i, d, err)
 			}
 		}
@@ -272,7 +281,7 @@ func TestAbandonedSettlesReadNoReceipts(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 3000 { // several batches
 			all.Go(func() {
-				if _, err := e.Settle(t.Context(), fmt.Sprint(i), 1); !errors.Is(err, engine.ErrUnavailable) {
+				if _, err := storetest.Settle(t.Context(), e, fmt.Sprint(i), 1); !errors.Is(err, engine.ErrUnavailable) {
 					t.Errorf("settle %d: %v", i, err)
 				}
 			})
@@ -280,7 +289,7 @@ func TestAbandonedSettlesReadNoReceipts(t *testing.T) {
 		all.Wait()
 		store.hang.Store(false)
 		time.Sleep(10 * time.Second)
-		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
+		if _, err := storetest.Settle(t.Context(), e, "x", 1); !errors.Is(err, engine.ErrUnknownID) {
 			t.Error(err)
 		}
 		if asked := store.count(); asked > 3 { // one read may have begun when all gave up, and one was the probe
@@ -390,7 +399,7 @@ func TestSettlesDoNotUseUpProbe(t *testing.T) {
 			}
 			var all sync.WaitGroup
 			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(every) {
-				all.Go(func() { _, _ = e.Settle(t.Context(), "an id that is not known", 1) })
+				all.Go(func() { _, _ = storetest.Settle(t.Context(), e, "an id that is not known", 1) })
 			}
 			all.Wait()
 			if err := e.Failure(); err != nil {
@@ -461,7 +470,7 @@ func TestFloodOverHungStoreOpensCircuit(t *testing.T) {
 	})
 }
 
-// slowStore is a store whose transactions take long.
+// slowStore is a store whose transactions and reads take long.
 type slowStore struct {
 	*tap
 	takes atomic.Int64
@@ -475,5 +484,14 @@ func (s *slowStore) Update(ctx context.Context, b engine.Batch, decide func(engi
 		return s.tap.Update(ctx, b, decide)
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func (s *slowStore) Receipts(ctx context.Context, ids []string) ([]*engine.Receipt, error) {
+	select {
+	case <-time.After(time.Duration(s.takes.Load())):
+		return s.tap.Receipts(ctx, ids)
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // A check changes nothing, whatever definition it has for the limit: not what was charged, nor how
@@ -219,7 +220,7 @@ func TestRedefiningSettleStoresItsDefinition(t *testing.T) {
 			synctest.Wait()
 		}
 		store.hold()
-		do(func() error { _, err := e.Settle(t.Context(), "x", 5); return err })
+		do(func() error { _, err := storetest.Settle(t.Context(), e, "x", 5); return err })
 		<-store.enter // reads its receipt
 		do(func() error {
 			_, err := e.Do(t.Context(), &engine.Request{Limits: []engine.Limit{per(t, "busy", 10, "1m")}, Cost: 1})
@@ -268,7 +269,7 @@ func TestSettleAfterResetGivesNothingBack(t *testing.T) {
 					t.Fatalf("%s: denied after a reset: %+v", a, d)
 				}
 				ahead = 0
-				d, err := e.Settle(t.Context(), "x", 0)
+				d, err := storetest.Settle(t.Context(), e, "x", 0)
 				if err != nil || d.Results[0].Remaining != 0 {
 					t.Errorf("%s, %+v: settled to %+v, %v; want nothing left", a, c, d, err)
 				}
@@ -300,7 +301,7 @@ func TestSettleDoesNotGiveBackCarriedUsage(t *testing.T) {
 			for ask(t, e, engine.Request{Limits: c[:1]}).Allowed {
 				charged++
 			}
-			if _, err := e.Settle(t.Context(), "x", 0); err != nil {
+			if _, err := storetest.Settle(t.Context(), e, "x", 0); err != nil {
 				t.Fatal(err)
 			}
 			for ask(t, e, engine.Request{Limits: c[:1]}).Allowed {
@@ -318,7 +319,7 @@ func TestSettleDoesNotGiveBackCarriedUsage(t *testing.T) {
 		ask(t, e, engine.Request{Limits: []engine.Limit{minute}, ID: "x"})
 		ask(t, e, engine.Request{Limits: []engine.Limit{more}, Cost: 5})
 		time.Sleep(61 * time.Second)
-		if d, err := e.Settle(t.Context(), "x", 16); err != nil || d.Results[0].Used != 15 {
+		if d, err := storetest.Settle(t.Context(), e, "x", 16); err != nil || d.Results[0].Used != 15 {
 			t.Errorf("%+v, %v; want 15 used", d.Results, err)
 		}
 		if d := ask(t, e, engine.Request{Verb: engine.Check, Limits: []engine.Limit{more}}); d.Results[0].Used != 15 {
@@ -362,7 +363,7 @@ func TestLateSettleKeepsStoredWindow(t *testing.T) {
 					time.Sleep(c.redefined)
 					ask(t, e, engine.Request{Limits: []engine.Limit{c.to}})
 					time.Sleep(c.settled)
-					if _, err := e.Settle(t.Context(), "x", cost); err != nil {
+					if _, err := storetest.Settle(t.Context(), e, "x", cost); err != nil {
 						t.Fatal(err)
 					}
 					admitted := 0
@@ -403,7 +404,7 @@ func TestSettleAfterOtherTierGivesCostBack(t *testing.T) {
 			pro.Limit = 2000
 			ask(t, e, engine.Request{Limits: []engine.Limit{base}, Cost: 100, ID: "x"})
 			ask(t, e, engine.Request{Limits: []engine.Limit{pro}})
-			if d, err := e.Settle(t.Context(), "x", 5); err != nil || d.Results[0].Used != 6 || d.Results[0].Remaining != 994 {
+			if d, err := storetest.Settle(t.Context(), e, "x", 5); err != nil || d.Results[0].Used != 6 || d.Results[0].Remaining != 994 {
 				t.Errorf("%s: %+v, %v; want 6 used", a, d.Results, err)
 			}
 			if got := usedNow(t, e, "k"); got != 6 {
@@ -453,7 +454,7 @@ func TestSettleEventNamesItsLimit(t *testing.T) {
 		free.Limit, free.Leased, free.User = 2000, false, "free"
 		warm(t, workers[0], pro)
 		ask(t, workers[1], engine.Request{Limits: []engine.Limit{free}, Cost: 5, ID: "x"})
-		if d, err := workers[0].Settle(t.Context(), "x", 5000); err != nil || d.Allowed {
+		if d, err := storetest.Settle(t.Context(), workers[0], "x", 5000); err != nil || d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		got := store.events(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 func TestDenialIsCachedUntilRetry(t *testing.T) {
@@ -434,7 +435,7 @@ func TestSettleInvalidatesForeignChanges(t *testing.T) {
 			ask(t, e, consume)
 		}
 		store.say.Store(true)
-		if _, err := e.Settle(t.Context(), "unknown", 1); err == nil {
+		if _, err := storetest.Settle(t.Context(), e, "unknown", 1); err == nil {
 			t.Fatal("settled what was not there")
 		}
 		before := store.count()

@@ -210,7 +210,11 @@ func (e *Engine) Submit(r *Request) error {
 		e.finish(r, 0)
 		return nil
 	}
-	err := e.enqueue(r)
+	take := e.enqueue
+	if r.Verb == Settle {
+		take = e.submitSettle
+	}
+	err := take(r)
 	if err != nil && !r.Verb.internal() {
 		e.cfg.Observer.Decided(r.Verb, "error", "", false, time.Since(r.Received))
 	}
@@ -352,7 +356,7 @@ func (e *Engine) finish(r *Request, took time.Duration) {
 }
 
 func (e *Engine) observe(r *Request, took time.Duration) {
-	if r.Refusal != nil && errors.Is(r.err, r.Refusal) {
+	if r.Verb != Settle && r.Refusal != nil && errors.Is(r.err, r.Refusal) {
 		return // without an id it would not have reached the engine
 	}
 	result, algorithm := "denied", ""

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 func TestSettleOverHungStoreWaitsNoLonger(t *testing.T) {
@@ -21,7 +22,7 @@ func TestSettleOverHungStoreWaitsNoLonger(t *testing.T) {
 		store.hang.Store(true)
 		settle := func(most time.Duration) {
 			begin := time.Now()
-			_, err := e.Settle(t.Context(), "x", 1)
+			_, err := storetest.Settle(t.Context(), e, "x", 1)
 			if took := time.Since(begin); took > most || !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("a settle took %v: %v; want at most %v", took, err, most)
 			}
@@ -43,7 +44,7 @@ func TestSettleOverHungStoreWaitsNoLonger(t *testing.T) {
 
 		store.hang.Store(false)
 		time.Sleep(1100 * time.Millisecond)
-		if _, err := e.Settle(t.Context(), "x", 1); err != nil {
+		if _, err := storetest.Settle(t.Context(), e, "x", 1); err != nil {
 			t.Errorf("a settle when the store is back, with nothing else to try it: %v", err)
 		}
 		if err := e.Failure(); err != nil {
@@ -62,7 +63,7 @@ func TestSettlesAloneDetectStoreFailure(t *testing.T) {
 		e := start(t, engine.Config{Store: store, StoreFailing: func(err error) { told = append(told, err != nil) }})
 		store.hang.Store(true)
 		for range 5 {
-			if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnavailable) {
+			if _, err := storetest.Settle(t.Context(), e, "x", 1); !errors.Is(err, engine.ErrUnavailable) {
 				t.Errorf("a settle without the store: %v", err)
 			}
 		}
@@ -71,7 +72,7 @@ func TestSettlesAloneDetectStoreFailure(t *testing.T) {
 		}
 		store.hang.Store(false)
 		time.Sleep(1100 * time.Millisecond)
-		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
+		if _, err := storetest.Settle(t.Context(), e, "x", 1); !errors.Is(err, engine.ErrUnknownID) {
 			t.Errorf("a settle when the store is back: %v", err)
 		}
 		if err := e.Failure(); err != nil || !slices.Equal(told, []bool{true, false}) {
@@ -138,12 +139,12 @@ func TestEachSettleIsCountedOnce(t *testing.T) {
 			want error
 		}{{"x", 2, nil}, {"x", 2, nil}, {"x", 3, engine.ErrIDConflict}, {"y", 1, engine.ErrUnknownID},
 			{"denied", 1, engine.ErrNothingToSettle}, {"recorded", 1, engine.ErrNothingToSettle}} {
-			if _, err := e.Settle(t.Context(), c.id, c.cost); !errors.Is(err, c.want) {
+			if _, err := storetest.Settle(t.Context(), e, c.id, c.cost); !errors.Is(err, c.want) {
 				t.Errorf("settle %s to %d: %v, want %v", c.id, c.cost, err, c.want)
 			}
 		}
 		store.hang.Store(true)
-		if _, err := e.Settle(t.Context(), "x", 2); !errors.Is(err, engine.ErrUnavailable) {
+		if _, err := storetest.Settle(t.Context(), e, "x", 2); !errors.Is(err, engine.ErrUnavailable) {
 			t.Errorf("a settle without the store: %v", err)
 		}
 		synctest.Wait()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // TestGivingBackDoesNotDelayRetry: the retryAfter of a denial under another definition holds,
@@ -38,7 +39,7 @@ func testGivingBackKeepsRetry(t *testing.T, stored, other engine.Limit, how stri
 	time.Sleep(told - 5*time.Second)
 	if how == "refund" {
 		ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{stored}})
-	} else if _, err := e.Settle(t.Context(), "x", 99); err != nil {
+	} else if _, err := storetest.Settle(t.Context(), e, "x", 99); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(5 * time.Second)
@@ -105,7 +106,7 @@ func TestSettlePastTheLimitIsReportedUnderAnotherAmount(t *testing.T) {
 		e := start(t, engine.Config{Store: store})
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1m")}, ID: "x"})
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 12, "1m")}, Cost: 5})
-		if d, err := e.Settle(t.Context(), "x", 20); err != nil || d.Allowed {
+		if d, err := storetest.Settle(t.Context(), e, "x", 20); err != nil || d.Allowed {
 			t.Fatal(d, err)
 		}
 		if n := len(store.events(t)); n != 2 {

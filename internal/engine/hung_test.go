@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // hungStore is a store whose transactions ignore their deadline, as on a disk that hangs.
@@ -76,7 +77,7 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		at := time.Now()
-		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnavailable) || time.Since(at) > 0 {
+		if _, err := storetest.Settle(t.Context(), e, "x", 1); !errors.Is(err, engine.ErrUnavailable) || time.Since(at) > 0 {
 			t.Errorf("a settle, after %s: %v", time.Since(at), err)
 		}
 		for range 3 {
@@ -100,7 +101,7 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 		if err := e.Failure(); err != nil || len(told) != 2 || !<-told || <-told {
 			t.Errorf("Failure is %v, want none; want one failure told and its end", err)
 		}
-		if _, err := e.Settle(t.Context(), "x", 1); !errors.Is(err, engine.ErrUnknownID) {
+		if _, err := storetest.Settle(t.Context(), e, "x", 1); !errors.Is(err, engine.ErrUnknownID) {
 			t.Errorf("a settle when it has ended: %v", err)
 		}
 	})

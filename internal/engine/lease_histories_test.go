@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // inOneBatch has one batch decide all of the requests, in this order, and waits for their answers. A
@@ -200,7 +201,7 @@ func (h *leaseHistory) round(t *testing.T, store *tap) {
 	}
 	if len(h.open) > 0 && h.chance.IntN(6) == 0 {
 		i, final := h.chance.IntN(len(h.open)), h.chance.Int64N(60)
-		if _, err := h.worker().Settle(t.Context(), h.open[i].ID, final); err != nil {
+		if _, err := storetest.Settle(t.Context(), h.worker(), h.open[i].ID, final); err != nil {
 			t.Errorf("settle: %v", err)
 		}
 		h.charged += final - h.open[i].Cost

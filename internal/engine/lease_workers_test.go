@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // startWorkers starts engines over one store that broadcast to each other what to forget.
@@ -154,7 +155,7 @@ func TestBroadcastDecisionIsUnsure(t *testing.T) {
 			return nil
 		}},
 		"a settle that charges": {do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
-			_, err := e.Settle(t.Context(), "job", 7)
+			_, err := storetest.Settle(t.Context(), e, "job", 7)
 			return err
 		}},
 		"a refund": {unsure: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {
@@ -162,7 +163,7 @@ func TestBroadcastDecisionIsUnsure(t *testing.T) {
 			return nil
 		}},
 		"a settle that gives back": {unsure: true, do: func(t *testing.T, e *engine.Engine, _ engine.Limit) error {
-			_, err := e.Settle(t.Context(), "job", 3)
+			_, err := storetest.Settle(t.Context(), e, "job", 3)
 			return err
 		}},
 		"a record over a lease": {unsure: true, leased: true, do: func(t *testing.T, e *engine.Engine, l engine.Limit) error {

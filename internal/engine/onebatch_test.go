@@ -115,7 +115,7 @@ func (w *table) request(a asked) *Request {
 	}
 	if a.verb == Settle {
 		r.ID, r.consumeExpiry = settleID(a.id), w.receipts[a.id].ExpiresAt
-		r.err = r.loadReservation(w.receipts[a.id])
+		r.loadReservation(w.receipts[a.id])
 	}
 	return r
 }
@@ -123,7 +123,7 @@ func (w *table) request(a asked) *Request {
 // settleable returns the ids of consumes that were charged, in order.
 func (w *table) settleable() (ids []string) {
 	for id := range w.receipts {
-		if new(Request).loadReservation(w.receipts[id]) == nil {
+		if _, _, err := w.receipts[id].reserved(); err == nil {
 			ids = append(ids, id)
 		}
 	}

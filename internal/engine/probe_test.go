@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // readOnly is a store that can be read, and takes as long as it is told, while nothing can be written.
@@ -140,20 +141,14 @@ func TestASettleThatIsNotWrittenIsAnError(t *testing.T) {
 		store := openTap(t)
 		e := start(t, engine.Config{Store: store})
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}, ID: "x"})
-		down, read := errors.New("down"), false
-		store.fail(func(committed bool) error {
-			if !read { // its receipts
-				read = committed
-				return nil
-			}
-			return down
-		})
-		if d, err := e.Settle(t.Context(), "x", 5); !errors.Is(err, engine.ErrUnavailable) || !errors.Is(err, down) {
+		down := errors.New("down")
+		store.fail(func(bool) error { return down })
+		if d, err := storetest.Settle(t.Context(), e, "x", 5); !errors.Is(err, engine.ErrUnavailable) || !errors.Is(err, down) {
 			t.Errorf("%+v, %v; want why it was not written", d, err)
 		}
 		store.fail(nil)
 		time.Sleep(5 * time.Second)
-		if d, err := e.Settle(t.Context(), "x", 5); err != nil || d.Results[0].Used != 5 {
+		if d, err := storetest.Settle(t.Context(), e, "x", 5); err != nil || d.Results[0].Used != 5 {
 			t.Errorf("%+v, %v; want 5 used", d, err)
 		}
 	})

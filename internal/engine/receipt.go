@@ -28,7 +28,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 		r.replayed = !r.maybeCommitted
 		return
 	case b.consumeReplaced(r):
-		r.err = fmt.Errorf("settle %q: %w", r.consumeID(), ErrUnknownID)
+		r.err = fmt.Errorf("settle %q: %w", r.ConsumeID(), ErrUnknownID)
 		return
 	default:
 		stale = true

@@ -50,36 +50,35 @@ func TestAReceiptKeepsTheAnswerAndWhatASettleNeeds(t *testing.T) {
 		if d, err := k.receipt.replay(&Request{ID: "job"}); err != nil || !reflect.DeepEqual(d, r.decision) {
 			t.Fatalf("%+v, %v; the first was answered %+v", d, err, r.decision)
 		}
-		settle := Request{Verb: Settle}
-		err := settle.loadReservation(&k.receipt)
+		reserved, limits, err := k.receipt.reserved()
 		if r.Verb != Consume || !r.decision.Allowed {
 			if !errors.Is(err, ErrNothingToSettle) {
 				t.Fatalf("a %s that charged nothing can be settled: %v", r.Verb, err)
 			}
 			return
 		}
-		if err != nil || settle.reservation.Cost != r.Cost {
-			t.Fatalf("%+v, %v; cost %d was charged", settle.reservation, err, r.Cost)
+		if err != nil || reserved.Cost != r.Cost {
+			t.Fatalf("%+v, %v; cost %d was charged", reserved, err, r.Cost)
 		}
+		charges := reserved.Limits
 		for i, l := range r.Limits {
 			if !r.charges(&r.decision, i) {
 				continue
 			}
-			if len(settle.Limits) == 0 {
+			if len(limits) == 0 {
 				t.Fatalf("limit %d is not settled", i)
 			}
 			l.Message = "" // a settle denies nobody
-			got, reserved := settle.Limits[0], settle.reservation.Limits[0]
-			settle.Limits, settle.reservation.Limits = settle.Limits[1:], settle.reservation.Limits[1:]
-			if !reflect.DeepEqual(got, l) {
-				t.Errorf("limit %d is settled as\n%+v, and was\n%+v", i, got, l)
+			if !reflect.DeepEqual(limits[0], l) {
+				t.Errorf("limit %d is settled as\n%+v, and was\n%+v", i, limits[0], l)
 			}
-			if s := k.batch.states[i]; reserved.At != s.counting().moment() || reserved.Since != s.since {
-				t.Errorf("charge of limit %d: %+v", i, reserved)
+			if s := k.batch.states[i]; charges[0].At != s.counting().moment() || charges[0].Since != s.since {
+				t.Errorf("charge of limit %d: %+v", i, charges[0])
 			}
+			limits, charges = limits[1:], charges[1:]
 		}
-		if len(settle.Limits) > 0 {
-			t.Errorf("also settled: %+v", settle.Limits)
+		if len(limits) > 0 {
+			t.Errorf("also settled: %+v", limits)
 		}
 	})
 }
@@ -113,10 +112,9 @@ func FuzzDecodeReceipt(f *testing.F) {
 		} else if !errors.Is(err, ErrCorrupt) {
 			t.Error(err)
 		}
-		settle := Request{Verb: Settle}
-		switch err := settle.loadReservation(&p); {
-		case err == nil && len(settle.Limits) != len(settle.reservation.Limits):
-			t.Errorf("%d limits of %d", len(settle.Limits), len(settle.reservation.Limits))
+		switch reserved, limits, err := p.reserved(); {
+		case err == nil && len(limits) != len(reserved.Limits):
+			t.Errorf("%d limits of %d", len(limits), len(reserved.Limits))
 		case err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNothingToSettle):
 			t.Error(err)
 		}

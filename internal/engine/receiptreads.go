@@ -2,109 +2,147 @@ package engine
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sony/gobreaker/v2"
 )
 
-// receiptReads batches the receipt lookups of settles: those that arrive while one transaction
-// reads wait for the next, which reads for all of them.
+// receiptReads holds the settles that wait until the receipt of their consume is read. Those that
+// arrive during a read wait for the next, which reads for all of them.
 type receiptReads struct {
 	mu      sync.Mutex
-	waiting []*receiptRead
+	waiting []*Request
 	running bool
 }
 
-// receiptRead asks for two receipts; done is closed when they were read. abandoned, guarded by
-// receiptReads.mu, says that nobody waits for them any more.
-type receiptRead struct {
-	ids       [2]string
-	found     [2]*Receipt
-	err       error
-	done      chan struct{}
-	abandoned bool
-}
-
-// add adds a lookup, and reports whether the caller has to start the reading.
-func (x *receiptReads) add(q *receiptRead) (first bool) {
+// add adds a settle, unless most wait, and reports whether the caller has to start the reading.
+func (x *receiptReads) add(r *Request, most int) (first bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if len(x.waiting) >= most {
+		return false, ErrOverloaded
+	}
 	first = !x.running
-	x.waiting, x.running = append(x.waiting, q), true
-	return first
+	x.waiting, x.running = append(x.waiting, r), true
+	return first, nil
 }
 
-// take returns up to max of the waiting lookups; none ends the reading.
-func (x *receiptReads) take(max int) []*receiptRead {
+// take returns up to max of the waiting settles; none ends the reading.
+func (x *receiptReads) take(max int) []*Request {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	live := slices.DeleteFunc(x.waiting, func(q *receiptRead) bool { return q.abandoned })
-	n := min(max, len(live))
-	x.waiting, x.running = live[n:], n > 0
-	return live[:n:n]
-}
-
-func (x *receiptReads) abandon(q *receiptRead) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	q.abandoned = true
-}
-
-// findReceipts reads two receipts. It fails at once while the store is known to fail, and otherwise
-// waits no longer than a transaction may take.
-func (e *Engine) findReceipts(ctx context.Context, first, second string) (a, b *Receipt, err error) {
-	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
-		return nil, nil, unavailable("read receipts", e.cause())
+	n := min(max, len(x.waiting))
+	taken := x.waiting[:n:n]
+	if x.waiting, x.running = x.waiting[n:], n > 0; len(x.waiting) == 0 {
+		x.waiting = nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.txnTimeout())
-	defer cancel()
-	q := &receiptRead{ids: [2]string{first, second}, done: make(chan struct{})}
-	if e.receiptReads.add(q) {
-		go func() {
-			for qs := e.receiptReads.take(e.cfg.MaxBatch); len(qs) > 0; qs = e.receiptReads.take(e.cfg.MaxBatch) {
-				e.readReceipts(qs)
+	return taken
+}
+
+// submitSettle takes in a settle, whose ID is that of the consume. It is queued once the receipt of
+// the consume was read, which says what to settle.
+func (e *Engine) submitSettle(r *Request) error {
+	r.Fingerprint = sha256.Sum256(strconv.AppendInt(nil, r.Cost, 10))
+	r.ID = settleID(r.ID)
+	e.closing.RLock() // so that Close waits for the reading
+	defer e.closing.RUnlock()
+	if e.closed {
+		return ErrClosed
+	}
+	first, err := e.receiptReads.add(r, e.cfg.Queue)
+	if first {
+		e.done.Go(e.readReceipts)
+	}
+	return err
+}
+
+// readReceipts reads until no settle waits.
+func (e *Engine) readReceipts() {
+	for rs := e.receiptReads.take(e.cfg.MaxBatch); len(rs) > 0; rs = e.receiptReads.take(e.cfg.MaxBatch) {
+		if rs = e.refuseLate(rs); len(rs) == 0 {
+			continue
+		}
+		receipts, err := e.consumeReceipts(rs)
+		for i, r := range rs {
+			failed := err
+			if failed == nil {
+				r.loadReservation(receipts[i])
+				failed = e.enqueue(r) // after which it may be answered at any moment
 			}
-		}()
-	}
-	select {
-	case <-q.done:
-		return q.found[0], q.found[1], q.err
-	case <-ctx.Done():
-		e.receiptReads.abandon(q)
-		return nil, nil, unavailable("read receipts", ctx.Err())
+			if failed != nil {
+				r.err = failed
+				e.finish(r, time.Since(r.Received))
+			}
+		}
 	}
 }
 
-// readReceipts reads receipts in a transaction that writes nothing.
-func (e *Engine) readReceipts(qs []*receiptRead) {
+// refuseLate answers the settles that have waited too long to be read for, and returns the others.
+func (e *Engine) refuseLate(rs []*Request) []*Request {
+	(&batch{requests: rs}).failLate(time.Now(), e.heartbeat.runningSince(), e.maxWait(), e.lateError())
+	return slices.DeleteFunc(rs, func(r *Request) bool {
+		if r.err == nil {
+			return false
+		}
+		e.answerWithoutStore(r)
+		e.finish(r, time.Since(r.Received))
+		return true
+	})
+}
+
+// consumeReceipts reads the receipts of the consumes that are settled. It fails at once while the
+// store is known to fail.
+func (e *Engine) consumeReceipts(rs []*Request) (receipts []*Receipt, err error) {
+	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
+		return nil, unavailable("read receipts", e.cause())
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.txnTimeout())
 	defer cancel()
-	var ids []string
-	for _, q := range qs {
-		ids = append(ids, q.ids[:]...)
+	ids := make([]string, len(rs))
+	for i, r := range rs {
+		ids[i] = r.ConsumeID()
 	}
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	err := e.transact(ctx, func() error {
-		return e.cfg.Store.Update(ctx, Batch{IDs: ids}, func(s Snapshot) Changes {
-			e.cache.invalidateOthers(&s.Others)
-			for _, q := range qs {
-				for i, id := range q.ids {
-					at, _ := slices.BinarySearch(ids, id)
-					q.found[i] = s.Receipts[at]
-				}
-			}
-			return Changes{}
-		})
+	err = e.transact(ctx, func() (err error) {
+		receipts, err = e.cfg.Store.Receipts(ctx, ids)
+		return err
 	})
 	if isCircuitOpen(err) {
 		err = e.cause()
 	}
-	for _, q := range qs {
-		if err != nil {
-			q.err = unavailable("read receipts", err)
-		}
-		close(q.done)
+	if err != nil {
+		return nil, unavailable("read receipts", err)
 	}
+	return receipts, nil
+}
+
+// loadReservation reads what the settle corrects from the receipt of its consume, nil if there is
+// none. A settle that cannot be made is refused, unless it was made before.
+func (r *Request) loadReservation(consume *Receipt) {
+	var err error
+	if consume == nil {
+		err = ErrUnknownID
+	} else if r.consumeExpiry = consume.ExpiresAt; true {
+		r.reservation, r.Limits, err = consume.reserved()
+	}
+	if err != nil {
+		r.Refusal = fmt.Errorf("settle %q: %w", r.ConsumeID(), err)
+	}
+}
+
+// reserved returns what the receipt's consume charged, and on which limits.
+func (p *Receipt) reserved() (*reservation, []Limit, error) {
+	a, err := p.decode()
+	if err != nil {
+		return nil, nil, err
+	}
+	if a.Reservation == nil {
+		return nil, nil, ErrNothingToSettle
+	}
+	limits, err := a.Reservation.limits()
+	return a.Reservation, limits, err
 }

@@ -21,7 +21,11 @@ const (
 	Record
 	// Refund gives cost back.
 	Refund
-	// Settle sets the final cost of an earlier consume or verify; [Engine.Settle] makes such requests.
+	// Settle sets the final cost, 0 to MaxAmount, of the consume that had the request's ID; it has no
+	// limits of its own. If the work cost more, the difference is charged now, even past the limit, as
+	// a record does. If it cost less, the difference is given back to the window that was charged, as
+	// far as the charge still counts. The same cost again gets the same answer, another cost
+	// ErrIDConflict. An id is known as long as its receipt: at least 10 minutes.
 	Settle
 	// The verbs from here on are of the engine's own requests.
 
@@ -93,7 +97,7 @@ type Request struct {
 	// Cost is charged to each limit, 1 to MaxAmount.
 	Cost int64
 	// ID makes the request idempotent; Fingerprint distinguishes a repeat from another request with
-	// the same ID.
+	// the same ID. Submit changes both for a settle.
 	ID          string
 	Fingerprint [32]byte
 	// Refusal, if set, answers the request unless there is a receipt for the ID. It is for a

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // A counter that is made after a reset is another one, even if nothing but a moment lies between them: on the clock of these
@@ -21,7 +22,7 @@ func TestASettleOfBeforeAResetGivesNothingBack(t *testing.T) {
 		ask(t, e, first)
 		reset(t, e)
 		ask(t, e, all)
-		if _, err := e.Settle(t.Context(), "old", 0); err != nil {
+		if _, err := storetest.Settle(t.Context(), e, "old", 0); err != nil {
 			t.Fatal(err)
 		}
 		if ask(t, e, all).Allowed {

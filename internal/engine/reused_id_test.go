@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // slow holds the transactions that have counters until its gate opens.
@@ -40,7 +41,7 @@ func settleLate(t *testing.T, e *engine.Engine, cost int64) <-chan error {
 	t.Helper()
 	settled := make(chan error, 1)
 	go func() {
-		_, err := e.Settle(t.Context(), "job", cost)
+		_, err := storetest.Settle(t.Context(), e, "job", cost)
 		settled <- err
 	}()
 	synctest.Wait()
@@ -70,7 +71,7 @@ func TestLateSettleOfReusedIDIsUnknown(t *testing.T) {
 		reuseID(t, s, beside, consume)
 		settle := func() {
 			t.Helper()
-			if d, err := beside.Settle(t.Context(), "job", 110); err != nil || d.Results[0].Used != 120 {
+			if d, err := storetest.Settle(t.Context(), beside, "job", 110); err != nil || d.Results[0].Used != 120 {
 				t.Errorf("%+v, %v; want 120 used", d.Results, err)
 			}
 		}
@@ -113,7 +114,7 @@ func TestSettlesOfTwoUsesOfAnIDInOneBatch(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if d, err := beside.Settle(t.Context(), "job", 110); err != nil || d.Results[0].Used != 160 || usedNow(t, beside, "k") != 160 {
+		if d, err := storetest.Settle(t.Context(), beside, "job", 110); err != nil || d.Results[0].Used != 160 || usedNow(t, beside, "k") != 160 {
 			t.Errorf("%+v, %v, %d used; want 160", d.Results, err, usedNow(t, beside, "k"))
 		}
 	})
@@ -130,7 +131,7 @@ func TestSettleAfterClockStepsBack(t *testing.T) {
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1000, "1d")}, Cost: 10, ID: "job"}
 		settle := func(cost int64) {
 			t.Helper()
-			if _, err := e.Settle(t.Context(), "job", cost); err != nil {
+			if _, err := storetest.Settle(t.Context(), e, "job", cost); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -163,11 +164,11 @@ func TestSettleAppliesToLatestUseOfID(t *testing.T) {
 		settle := func(cost, used int64) {
 			t.Helper()
 			for range 2 { // the second time from the receipt
-				if d, err := e.Settle(t.Context(), "job", cost); err != nil || d.Results[0].Used != used {
+				if d, err := storetest.Settle(t.Context(), e, "job", cost); err != nil || d.Results[0].Used != used {
 					t.Errorf("settled at %d: %+v, %v; want %d used", cost, d.Results, err, used)
 				}
 			}
-			if _, err := e.Settle(t.Context(), "job", cost+1); !errors.Is(err, engine.ErrIDConflict) {
+			if _, err := storetest.Settle(t.Context(), e, "job", cost+1); !errors.Is(err, engine.ErrIDConflict) {
 				t.Errorf("settled at another cost: %v", err)
 			}
 			if got := usedNow(t, e, "k"); got != used {
@@ -184,7 +185,7 @@ func TestSettleAppliesToLatestUseOfID(t *testing.T) {
 			if _, err := store.Expire(t.Context(), 1000); err != nil {
 				t.Fatal(err)
 			}
-			if d, err := e.Settle(t.Context(), "job", cost); err != nil || d.Results[0].Used != used {
+			if d, err := storetest.Settle(t.Context(), e, "job", cost); err != nil || d.Results[0].Used != used {
 				t.Errorf("settled again at %d: %+v, %v", cost, d.Results, err)
 			}
 		}

@@ -1,17 +1,13 @@
 package engine
 
 import (
-	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 )
 
-// The errors of [Engine.Settle], besides those of every request.
+// The errors of a [Settle], besides those of every request.
 var (
 	ErrUnknownID       = errors.New("no consume found with this id")
 	ErrNothingToSettle = errors.New("the request with this id has no charge to settle")
@@ -61,8 +57,13 @@ func (p *Receipt) forOtherConsume(r *Request) bool {
 // consume's receipt tells: the expiries cannot be compared, since the store's clock may have been
 // set back between them.
 func (b *batch) consumeReplaced(r *Request) bool {
-	slot, _ := slices.BinarySearch(b.receiptIDs, r.consumeID())
-	consume := b.receipts[slot]
+	var consume *Receipt
+	if slot, ok := slices.BinarySearch(b.receiptIDs, r.ConsumeID()); ok { // it may be of this batch
+		consume = b.receipts[slot]
+	} else if b.unsure = b.unsure || len(b.consumes) == 0; !b.unsure {
+		slot, _ = slices.BinarySearch(b.consumeIDs, r.ConsumeID())
+		consume = b.consumes[slot]
+	}
 	return consume != nil && consume.ExpiresAt != r.consumeExpiry
 }
 
@@ -80,55 +81,11 @@ func (r *reservation) limits() ([]Limit, error) {
 	return all, nil
 }
 
-// Settle sets the final cost, 0 to MaxAmount, of the consume that had the id. If the work cost
-// more, the difference is charged now, even past the limit, as a record does. If it cost less, the
-// difference is given back to the window that was charged, as far as the charge still counts. The
-// same cost again gets the same answer, another cost ErrIDConflict. An id is known as long as its
-// receipt: at least 10 minutes.
-func (e *Engine) Settle(ctx context.Context, id string, cost int64) (Decision, error) {
-	r := &Request{Verb: Settle, Cost: cost, ID: settleID(id), Fingerprint: sha256.Sum256(strconv.AppendInt(nil, cost, 10))}
-	began := time.Now()
-	first, settled, err := e.findReceipts(ctx, id, r.ID)
-	if first != nil {
-		r.consumeExpiry = first.ExpiresAt
-	}
-	switch {
-	case err != nil:
-		r.err = err
-	case settled != nil && !settled.forOtherConsume(r):
-		r.decision, r.err = settled.replay(r)
-	default:
-		if err = r.loadReservation(first); err == nil {
-			return e.Do(ctx, r)
-		}
-		r.err = fmt.Errorf("settle %q: %w", id, err)
-	}
-	e.observe(r, time.Since(began))
-	return r.decision, r.err
-}
-
-// loadReservation reads what the settle corrects from the receipt of its consume, nil if there is none.
-func (r *Request) loadReservation(first *Receipt) error {
-	if first == nil {
-		return ErrUnknownID
-	}
-	a, err := first.decode()
-	if err != nil {
-		return err
-	}
-	if a.Reservation == nil {
-		return ErrNothingToSettle
-	}
-	r.reservation = a.Reservation
-	r.Limits, err = a.Reservation.limits()
-	return err
-}
-
 // settleID is the id of a settle's own receipt. It is not printable, so no request can have it.
 func settleID(id string) string { return settlePrefix + id }
 
-// consumeID is the id of the consume that is settled.
-func (r *Request) consumeID() string { return strings.TrimPrefix(r.ID, settlePrefix) }
+// ConsumeID is, after Submit, the id of the consume that is settled.
+func (r *Request) ConsumeID() string { return strings.TrimPrefix(r.ID, settlePrefix) }
 
 const settlePrefix = "settle\n"
 

@@ -38,15 +38,22 @@ func TestASettleKnowsWhoseReceiptItFinds(t *testing.T) {
 			t.Errorf("%s is of another consume: %v", answer, got)
 		}
 	}
-	b := &batch{receiptIDs: []string{"job"}}
+	b := &batch{consumeIDs: []string{"job"}}
 	for name, c := range map[string]struct {
 		consume  *Receipt
 		replaced bool
 	}{"there": {&Receipt{ExpiresAt: 1000}, false}, "another": {&Receipt{ExpiresAt: 1001}, true}, "over": {nil, false}} {
-		b.receipts = []*Receipt{c.consume}
-		if got := b.consumeReplaced(settle); got != c.replaced {
-			t.Errorf("the consume's receipt is %s: replaced %v", name, got)
+		b.consumes = []*Receipt{c.consume}
+		if got := b.consumeReplaced(settle); got != c.replaced || b.unsure {
+			t.Errorf("the consume's receipt is %s: replaced %v, unsure %v", name, got, b.unsure)
 		}
+	}
+	if b.consumes = nil; b.consumeReplaced(settle) || !b.unsure {
+		t.Error("it is sure of a receipt that was not read")
+	}
+	b = &batch{receiptIDs: []string{"job"}, receipts: []*Receipt{{ExpiresAt: 1001}}, consumeIDs: []string{"job"}}
+	if !b.consumeReplaced(settle) || b.unsure {
+		t.Error("the consume that took the id is in the same batch")
 	}
 }
 
@@ -57,7 +64,7 @@ func TestADamagedReceiptTellsNothing(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for _, answer := range []string{`{`, `{"reservation":{"cost":1,"limits":[{"key":"k","name":"n","spec":{"limit":1,"window":"a while"}}]}}`} {
-		err := new(Request).loadReservation(&Receipt{Answer: []byte(answer)})
+		_, _, err := (&Receipt{Answer: []byte(answer)}).reserved()
 		if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", answer, err)
 		}

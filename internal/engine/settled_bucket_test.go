@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // TestSettleKeepsFractionOfToken, also where a token became whole between the charge and the
@@ -22,7 +23,7 @@ func TestSettleKeepsFractionOfToken(t *testing.T) {
 			time.Sleep(11_900 * time.Millisecond) // 1.983 tokens
 			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 1, ID: "job"})
 			time.Sleep(after)
-			if _, err := e.Settle(t.Context(), "job", 0); err != nil {
+			if _, err := storetest.Settle(t.Context(), e, "job", 0); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(100*time.Millisecond - min(after, 100*time.Millisecond))
@@ -54,7 +55,7 @@ func TestSettleWithLeasesGivesBackFractionOfToken(t *testing.T) {
 			id := fmt.Sprint("job", i)
 			ask(t, workers[0], engine.Request{Limits: []engine.Limit{l}, ID: id})
 			time.Sleep(2 * time.Millisecond)
-			if _, err := workers[0].Settle(t.Context(), id, 0); err != nil {
+			if _, err := storetest.Settle(t.Context(), workers[0], id, 0); err != nil {
 				t.Fatal(err)
 			}
 		}

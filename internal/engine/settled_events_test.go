@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // TestSettleOfARedefinedLimitRaisesNoEvent: it would be about a limit that is no more. Another amount in the same window, as of
@@ -42,7 +43,7 @@ func TestSettleOfARedefinedLimitRaisesNoEvent(t *testing.T) {
 				reset(t, e)
 			}
 			store.events(t)
-			d, err := e.Settle(t.Context(), "job", 100)
+			d, err := storetest.Settle(t.Context(), e, "job", 100)
 			if err != nil || d.Allowed || d.Results[0].Used != c.used || usedNow(t, e, "k") != c.used {
 				t.Errorf("%s: %+v, %v, and %d are used; want %d", name, d, err, usedNow(t, e, "k"), c.used)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 func shadowed(l engine.Limit, policy string) engine.Limit {
@@ -91,7 +92,7 @@ func TestASettleInShadowIsADenialThatWasNotEnforced(t *testing.T) {
 			id := fmt.Sprint("settled to ", cost)
 			limits := []engine.Limit{shadowed(per(t, id, 5, "1h"), "trial"), per(t, "beside "+id, 10, "1h")}
 			ask(t, e, engine.Request{Cost: 4, ID: id, Limits: limits})
-			d, err := e.Settle(t.Context(), id, cost)
+			d, err := storetest.Settle(t.Context(), e, id, cost)
 			if err != nil || d.Allowed != want.allowed || d.Shadow != want.shadow {
 				t.Errorf("%s of 5 in shadow and 10: %+v, %v; want allowed %t, shadow %t", id, d, err, want.allowed, want.shadow)
 			}
@@ -111,7 +112,7 @@ func TestSettleSkipsUnchargedShadowLimit(t *testing.T) {
 			for _, cost := range []int64{0, 5, 7} {
 				id := fmt.Sprint(id, cost)
 				ask(t, e, engine.Request{Cost: 5, ID: id, Limits: limits})
-				d, err := e.Settle(t.Context(), id, cost)
+				d, err := storetest.Settle(t.Context(), e, id, cost)
 				if err != nil || !d.Allowed || len(d.Results) != len(limits)-1 {
 					t.Errorf("%s settled to %d: %+v, %v", id, cost, d, err)
 				}
@@ -130,7 +131,7 @@ func TestSettleChargesShadowLimitWithoutRefusal(t *testing.T) {
 		e := start(t, engine.Config{Store: openTap(t)})
 		trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
 		ask(t, e, engine.Request{Cost: 5, ID: "job", Limits: []engine.Limit{trial, beside}})
-		d, err := e.Settle(t.Context(), "job", 12)
+		d, err := storetest.Settle(t.Context(), e, "job", 12)
 		if err != nil || !d.Allowed || !d.Shadow || usedNow(t, e, "k") != 12 || usedNow(t, e, "beside") != 12 {
 			t.Errorf("%+v, %v", d, err)
 		}

@@ -30,6 +30,10 @@ type Store interface {
 	// one (zero for the first page), in order of id, and the store's clock.
 	List(ctx context.Context, prefix string, after CounterID, max int) ([]StoredCounter, int64, error)
 
+	// Receipts reads the receipts of ids as committed, in the same order; nil for one that is not
+	// stored. No Update waits for it.
+	Receipts(ctx context.Context, ids []string) ([]*Receipt, error)
+
 	// Reset removes the selected counters, or only counts them if dryRun is set.
 	Reset(ctx context.Context, sel Selection, dryRun bool) (int64, error)
 }
@@ -60,8 +64,12 @@ var (
 type Batch struct {
 	// Counters are distinct.
 	Counters []CounterID
-	// IDs are distinct and in byte order.
+	// IDs are those of the requests that have one, distinct and in byte order. Each gets a receipt,
+	// unless it has one.
 	IDs []string
+	// ConsumeIDs are those of the consumes that are settled, distinct. Their receipts count only
+	// beside that of a settle.
+	ConsumeIDs []string
 	// Turn is what a [Waiter] returned for this batch; nil for none.
 	Turn Turn
 }
@@ -86,6 +94,9 @@ type Snapshot struct {
 	// Until the store may take all for not stored. Then it writes the changes only if they have a
 	// receipt for each id, and on condition that none is stored.
 	Receipts []*Receipt
+	// ConsumeReceipts holds the receipt of each of the batch's ConsumeIDs, nil for one that is not
+	// stored. A store that takes all Receipts for not stored need not read these.
+	ConsumeReceipts []*Receipt
 	// Others names the counters that something other than this store's Update has changed since the
 	// last call of decide. An Update that returns nil proves that nothing else had changed when it
 	// ran.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/storetest"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
@@ -117,7 +118,7 @@ func (c *customer) correct(t *testing.T, verb engine.Verb, id string, i int) {
 		}
 		final := c.Int64N(6)
 		until(t, func() (bool, error) {
-			_, err := c.engine().Settle(t.Context(), id, final)
+			_, err := storetest.Settle(t.Context(), c.engine(), id, final)
 			return err == nil, err
 		})
 		c.charge(final - c.cost)

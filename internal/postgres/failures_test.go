@@ -165,6 +165,10 @@ func TestConnectionsKilled(t *testing.T) {
 	if err := s.Update(t.Context(), batch("a"), set("2")); err != nil {
 		t.Errorf("update: %v", err)
 	}
+	terminate(t, conn, "true")
+	if _, err := s.Receipts(t.Context(), []string{"x"}); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestCommitAnswerLost cuts the connection when the answer to the commit comes back.

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 
@@ -86,4 +87,43 @@ func (t *tx) sendNewReceipts(p *pgconn.Pipeline, receipts []engine.Receipt) {
 	elements(t, byteaOID, receipts, func(to *[]byte, r engine.Receipt) { element(to, r.Answer) })
 	elements(t, int8OID, receipts, func(to *[]byte, r engine.Receipt) { int8Element(to, r.ExpiresAt) })
 	t.send(p, step{"insert receipts", stInsertReceipts, len(receipts)})
+}
+
+// Receipts implements [engine.Store].
+func (s *Store) Receipts(ctx context.Context, ids []string) ([]*engine.Receipt, error) {
+	receipts, lost, err := s.readReceiptsOnce(ctx, ids)
+	if lost && ctx.Err() == nil { // as in runInTurn
+		s.lostConns.Tried(err)
+		s.pool.Reset()
+		receipts, _, err = s.readReceiptsOnce(ctx, ids)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read receipts: %w", err)
+	}
+	return receipts, nil
+}
+
+// readReceiptsOnce reads receipts in a transaction of its own. lost says that the connection was
+// lost, or its prepared statements were found outdated.
+func (s *Store) readReceiptsOnce(ctx context.Context, ids []string) (_ []*engine.Receipt, lost bool, err error) {
+	conn, err := s.conns.get(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer conn.Release()
+	t := new(tx)
+	t.use(conn)
+	p := t.conn.StartPipeline(ctx)
+	t.sendReceipts(p, ids)
+	var receipts []*engine.Receipt
+	if err = p.Sync(); err == nil {
+		receipts, err = t.readReceipts(p)
+	}
+	if closeErr := p.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		s.conns.resetIfTimedOut(ctx)
+	}
+	return receipts, err != nil && (t.conn.IsClosed() || outdated(err)), err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unique"
 
@@ -121,7 +122,7 @@ func (w *turn) write(ctx context.Context, b engine.Batch, plan planner) (err err
 // cache, sets s.rows to the rows of the batch, and returns the clock. If the cache is far behind it
 // takes more round trips. begin is false if the turn was already taken.
 func (s *Store) readInTurn(ctx context.Context, t *tx, b engine.Batch, begin bool) (now int64, err error) {
-	for ids := b.IDs; ; ids, begin = nil, false {
+	for ids := slices.Concat(b.IDs, b.ConsumeIDs); ; ids, begin = nil, false {
 		s.findMissing(t, b.Counters)
 		sent := time.Now()
 		found, more, now, err := s.readInTurnOnce(ctx, t, ids, begin)

@@ -57,9 +57,14 @@ type tx struct {
 
 func (s *Store) begin(conn conn) *tx {
 	t := &s.tx
+	t.use(conn)
+	return t
+}
+
+// use begins anew on a connection.
+func (t *tx) use(conn conn) {
 	t.conn, t.begun, t.steps, t.receipts = conn.pg(), false, t.steps[:0], nil
 	t.stmts = t.conn.CustomData()[statementsKey].(*statements)
-	return t
 }
 
 // step is a statement that was sent, and how many rows it has to write, which may be anyNumber.

@@ -129,7 +129,10 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 		for _, r := range s.rows {
 			s.states = append(s.states, r.snapshotState())
 		}
-		changes := decide(engine.Snapshot{Now: at.now, Latest: at.latest, Until: at.until, States: s.states, Receipts: t.receipts})
+		changes := decide(engine.Snapshot{
+			Now: at.now, Latest: at.latest, Until: at.until, States: s.states,
+			Receipts: t.receipts[:len(b.IDs)], ConsumeReceipts: t.receipts[len(b.IDs):],
+		})
 		d := &draft{ids: b.Counters, rows: s.rows, changes: changes, foldRows: s.foldPolicy.Due(s.dirtyStats(), len(changes.Counters))}
 		return d, d.check()
 	}

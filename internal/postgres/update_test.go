@@ -131,10 +131,11 @@ func (w *decideCounter) once(ids []string, state string) func(engine.Snapshot) e
 func TestNewIDsAreDecidedOptimistically(t *testing.T) {
 	undisturbed(t, func(expect func(what, got, want, saw string)) {
 		s := open(t, Config{})
+		var consumes []string
 		once := func(state string, ids ...string) string {
 			var w decideCounter
 			b := batch("a", "b")
-			b.IDs = ids
+			b.IDs, b.ConsumeIDs = ids, consumes
 			update(t, s, b, w.once(ids, state))
 			return w.String()
 		}
@@ -147,6 +148,8 @@ func TestNewIDsAreDecidedOptimistically(t *testing.T) {
 		expect("another id after that", once("4", "w"), inTurn, "2")
 		expect("no id", write(t, s, "5"), optimistic, "4")
 		expect("then", once("6", "z"), optimistic, "5")
+		consumes = []string{"x", "y"}
+		expect("a settle", once("7", "settle x", "settle y"), optimistic, "6")
 	})
 }
 

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -10,26 +11,67 @@ import (
 
 const readReceiptSQL = `SELECT fingerprint, answer, expires_at FROM receipts WHERE id = ?`
 
-func (s *Store) readReceipts(ids []string) ([]*engine.Receipt, error) {
+// receiptRow is a receipt with its fingerprint as stored.
+type receiptRow struct {
+	engine.Receipt
+	fingerprint []byte
+}
+
+func (r *receiptRow) receipt() (*engine.Receipt, error) {
+	if copy(r.Fingerprint[:], r.fingerprint); len(r.fingerprint) != len(r.Fingerprint) {
+		return nil, fmt.Errorf("receipt %q has a fingerprint of %d bytes", r.ID, len(r.fingerprint))
+	}
+	r.Answer = blob(r.Answer)
+	return &r.Receipt, nil
+}
+
+// readReceipts reads the receipts of ids in the running transaction; nil for one that is not stored.
+func (s *Store) readReceipts(ids []string) (receipts []*engine.Receipt, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	receipts := make([]*engine.Receipt, len(ids))
+	receipts = make([]*engine.Receipt, len(ids))
 	for i, id := range ids {
-		r := &engine.Receipt{ID: id}
-		var fingerprint []byte
-		err := s.stmts.readReceipt.QueryRow(id).Scan(&fingerprint, &r.Answer, &r.ExpiresAt)
+		r := receiptRow{Receipt: engine.Receipt{ID: id}}
+		err := s.stmts.readReceipt.QueryRow(id).Scan(&r.fingerprint, &r.Answer, &r.ExpiresAt)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if copy(r.Fingerprint[:], fingerprint); len(fingerprint) != len(r.Fingerprint) {
-			return nil, fmt.Errorf("receipt %q has a fingerprint of %d bytes", id, len(fingerprint))
+		if receipts[i], err = r.receipt(); err != nil {
+			return nil, err
 		}
-		r.Answer = blob(r.Answer)
-		receipts[i] = r
+	}
+	return receipts, nil
+}
+
+const receiptsSQL = `
+SELECT id, fingerprint, answer, expires_at FROM receipts WHERE id IN (SELECT value FROM json_each(?))`
+
+// Receipts implements [engine.Store].
+func (s *Store) Receipts(ctx context.Context, ids []string) ([]*engine.Receipt, error) {
+	const act = "read receipts"
+	wanted, err := encode(ids)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", act, err)
+	}
+	rows, err := read(ctx, s, act, func(r *receiptRow) []any {
+		return []any{&r.ID, &r.fingerprint, &r.Answer, &r.ExpiresAt}
+	}, receiptsSQL, wanted)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]*engine.Receipt, len(rows))
+	for i := range rows {
+		if found[rows[i].ID], err = rows[i].receipt(); err != nil {
+			return nil, fmt.Errorf("%s: %w", act, err)
+		}
+	}
+	receipts := make([]*engine.Receipt, len(ids))
+	for i, id := range ids {
+		receipts[i] = found[id]
 	}
 	return receipts, nil
 }

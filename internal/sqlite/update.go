@@ -96,6 +96,9 @@ func (s *Store) Update(ctx context.Context, b engine.Batch, decide func(engine.S
 		if snap.Receipts, err = s.readReceipts(b.IDs); err != nil {
 			return nil, fmt.Errorf("read receipts: %w", err)
 		}
+		if snap.ConsumeReceipts, err = s.readReceipts(b.ConsumeIDs); err != nil {
+			return nil, fmt.Errorf("read receipts: %w", err)
+		}
 		c := decide(snap)
 		if len(c.Counters)+len(c.Receipts)+len(c.Events) == 0 {
 			return nil, nil

@@ -57,9 +57,14 @@ func ask(t *testing.T, e *engine.Engine, v engine.Verb, cost int64, requestID st
 	return d
 }
 
+// Settle sets the final cost of the consume that had an id.
+func Settle(ctx context.Context, e *engine.Engine, id string, cost int64) (engine.Decision, error) {
+	return e.Do(ctx, &engine.Request{Verb: engine.Settle, ID: id, Cost: cost})
+}
+
 func settleTo(t *testing.T, e *engine.Engine, requestID string, cost int64) engine.Decision {
 	t.Helper()
-	d, err := e.Settle(within(t), requestID, cost)
+	d, err := Settle(within(t), e, requestID, cost)
 	if err != nil {
 		t.Fatalf("settle %s to %d: %v", requestID, cost, err)
 	}
@@ -86,7 +91,7 @@ func settleOnce(t *testing.T, s Store) {
 		ask(t, e, engine.Record, 1, "", a) // the answer is unchanged
 		equal(t, name+": again", settleTo(t, e, name, c.cost), first)
 		equal(t, name+": used", usedOf(t, e, a, b), []int64{c.a + 1, c.b})
-		if _, err := e.Settle(within(t), name, c.cost+1); !errors.Is(err, engine.ErrIDConflict) {
+		if _, err := Settle(within(t), e, name, c.cost+1); !errors.Is(err, engine.ErrIDConflict) {
 			t.Errorf("%s: another cost: %v", name, err)
 		}
 	}
@@ -110,7 +115,7 @@ func settleRefused(t *testing.T, s Store) {
 	for name, want := range map[string]error{
 		"unheard of": engine.ErrUnknownID, "denied": engine.ErrNothingToSettle, "recorded": engine.ErrNothingToSettle,
 	} {
-		if _, err := e.Settle(within(t), name, 1); !errors.Is(err, want) {
+		if _, err := Settle(within(t), e, name, 1); !errors.Is(err, want) {
 			t.Errorf("%s: %v; want %v", name, err, want)
 		}
 	}
@@ -122,7 +127,7 @@ func settleRace(t *testing.T, s Store) {
 	l := limit(t, "a", 100)
 	ask(t, workers[0], engine.Consume, 50, "id", l)
 	concurrently(t, 20, func(i int) error {
-		d, err := workers[i%2].Settle(within(t), "id", 20)
+		d, err := Settle(within(t), workers[i%2], "id", 20)
 		if err == nil && d.Results[0].Used != 20 {
 			err = fmt.Errorf("used %d", d.Results[0].Used)
 		}

@@ -265,6 +265,17 @@ func receipts(t *testing.T, s Store) {
 		equal(t, "receipts, one of them stale", snap.Receipts, []*engine.Receipt{&a, &b, &c})
 		return engine.Changes{}
 	})
+	of := engine.Batch{IDs: []string{"b"}, ConsumeIDs: []string{"a", "none", "c"}}
+	update(t, s, of, func(snap engine.Snapshot) engine.Changes {
+		equal(t, "receipts beside those of consumes", snap.Receipts, []*engine.Receipt{&b})
+		equal(t, "receipts of consumes", snap.ConsumeReceipts, []*engine.Receipt{&a, nil, &c})
+		return engine.Changes{}
+	})
+	read, err := s.Receipts(within(t), []string{"c", "none", "a", "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "receipts that are only read", read, []*engine.Receipt{&c, nil, &a, &c})
 }
 
 func receiptTaken(t *testing.T, s Store) {
