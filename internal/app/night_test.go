@@ -187,7 +187,7 @@ type seen struct{ last string }
 
 func (*seen) JobMissed(string, string) {}
 
-func (s *seen) JobEnded(job, outcome string, _ bool, _ time.Duration, _ time.Time) {
+func (s *seen) JobEnded(job, outcome string, _ time.Duration, _ time.Time) {
 	s.last = job + " " + outcome
 }
 

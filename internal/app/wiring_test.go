@@ -22,8 +22,8 @@ func TestEveryPartHasItsMetrics(t *testing.T) {
 		`limits_build_info{version="1.2.3"} 1`, "limits_outbox_backlog 0", "limits_usage_other_total 0", "limits_queue_depth 0",
 		"limits_leased 0", "limits_store_failing 0", "limits_deciding 1",
 	}
-	for _, o := range []jobs.Outcome{jobs.Failed, jobs.TimedOut, jobs.Canceled, jobs.Skipped, jobs.Lost} {
-		wanted = append(wanted, fmt.Sprintf(`limits_job_runs_total{job="report",outcome=%q} 0`, o))
+	for _, o := range []jobs.Outcome{jobs.Done, jobs.Failed, jobs.TimedOut, jobs.Canceled, jobs.Skipped, jobs.Lost} {
+		wanted = append(wanted, fmt.Sprintf(`limits_job_runs_total{job="expire",outcome=%q} 0`, o)) // it runs only on request
 	}
 	for _, o := range []deliver.Outcome{deliver.Sent, deliver.Retry, deliver.PutOff, deliver.Dead, deliver.Disabled} {
 		wanted = append(wanted, fmt.Sprintf(`limits_alert_deliveries_total{channel="log",outcome=%q} 0`, o))

@@ -49,10 +49,7 @@ func (n *notes) Handle(_ context.Context, r slog.Record) error {
 
 func (n *notes) JobMissed(job, outcome string) { n.end(job, " ", outcome) }
 
-func (n *notes) JobEnded(job, outcome string, done bool, took time.Duration, _ time.Time) {
-	if done != (outcome == "done") {
-		outcome += " told as the other"
-	}
+func (n *notes) JobEnded(job, outcome string, took time.Duration, _ time.Time) {
 	n.end(job, " ", outcome, " ", took)
 }
 

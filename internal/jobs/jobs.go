@@ -112,8 +112,8 @@ type Store interface {
 type Observer interface {
 	// JobMissed is called for each run that this replica found to be [Skipped] or [Lost].
 	JobMissed(job, outcome string)
-	// JobEnded is called at the end of each run on this replica; done says that the outcome is [Done].
-	JobEnded(job, outcome string, done bool, took time.Duration, at time.Time)
+	// JobEnded is called at the end of each run on this replica.
+	JobEnded(job, outcome string, took time.Duration, at time.Time)
 }
 
 // The errors of [Runner.RunNow] that callers distinguish.

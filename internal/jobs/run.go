@@ -192,7 +192,7 @@ func (r *Runner) finish(run *Run, began time.Time) {
 	case !found:
 		r.cfg.Logger.Warn("job was marked as lost before it ended", "job", run.Job, "outcome", run.Outcome)
 	}
-	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), run.Outcome == Done, now.Sub(began), now)
+	r.cfg.Observer.JobEnded(run.Job, string(run.Outcome), now.Sub(began), now)
 }
 
 func (r *Runner) storeEnd(run *Run) (found bool, err error) {

@@ -116,8 +116,8 @@ func New(cfg Config) (*Runner, error) {
 
 type noObserver struct{}
 
-func (noObserver) JobMissed(string, string)                                {}
-func (noObserver) JobEnded(string, string, bool, time.Duration, time.Time) {}
+func (noObserver) JobMissed(string, string)                          {}
+func (noObserver) JobEnded(string, string, time.Duration, time.Time) {}
 
 func (r *Runner) add(j Job) error {
 	switch {

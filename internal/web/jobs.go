@@ -37,9 +37,9 @@ func (m *Metrics) WatchJobs(names []string) *JobMetrics {
 func (j *JobMetrics) JobMissed(job, outcome string) { j.runs.WithLabelValues(job, outcome).Inc() }
 
 // JobEnded counts and measures a run.
-func (j *JobMetrics) JobEnded(job, outcome string, done bool, took time.Duration, at time.Time) {
+func (j *JobMetrics) JobEnded(job, outcome string, took time.Duration, at time.Time) {
 	j.runs.WithLabelValues(job, outcome).Inc()
-	if done {
+	if outcome == "done" {
 		j.lastSuccess.WithLabelValues(job).Set(float64(at.UnixMilli()) / 1000)
 	}
 	j.seconds.WithLabelValues(job).Observe(took.Seconds())

@@ -13,8 +13,8 @@ func TestJobMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
 	j := NewMetrics(reg).WatchJobs([]string{"expire", "report"})
-	j.JobEnded("expire", "done", true, 50*time.Millisecond, time.UnixMilli(1_500))
-	j.JobEnded("expire", "failed", false, time.Second, time.UnixMilli(9_000))
+	j.JobEnded("expire", "done", 50*time.Millisecond, time.UnixMilli(1_500))
+	j.JobEnded("expire", "failed", time.Second, time.UnixMilli(9_000))
 	j.JobMissed("expire", "lost")
 	want := `
 # HELP limits_job_last_success_timestamp_seconds When a run of the job was last done on this worker.
