@@ -39,14 +39,20 @@ const (
 type Sender interface {
 	// Wake says that there are new deliveries.
 	Wake()
-	// Breaker returns the state of a channel's circuit breaker; empty for an unknown channel.
-	Breaker(channel string) string
-	// PausedUntil returns until when nothing is sent to a channel because its target asked for a pause; the zero time if it
-	// is not paused. Resume ends a pause.
-	PausedUntil(channel string) time.Time
+	// State returns the state of a channel; the zero state for an unknown channel.
+	State(channel string) ChannelState
+	// Resume ends the pause of a channel.
 	Resume(channel string)
-	// LastError returns why the last attempt on a channel failed; empty if it did not.
-	LastError(channel string) string
+}
+
+// ChannelState is the state of a channel in this process.
+type ChannelState struct {
+	// Breaker is the state of its circuit breaker: closed, half-open or open.
+	Breaker string
+	// PausedUntil is until when nothing is sent to it because its target asked for a pause; zero for no pause.
+	PausedUntil time.Time
+	// LastError is why the last attempt failed, without secrets; empty if it did not.
+	LastError string
 }
 
 // Admin administers alerts: it answers the requests under limits.admin.alerts. All fields are required; none is changed
@@ -250,12 +256,7 @@ type ChannelStatus struct {
 	Host string
 	// Waiting is how many deliveries wait.
 	Waiting int64
-	// Breaker is the state of its circuit breaker in this process; empty if it has none.
-	Breaker string
-	// PausedUntil is until when this process sends nothing because the target asked for a pause; zero for no pause.
-	PausedUntil time.Time
-	// LastError is why its last attempt in this process failed; empty if it did not.
-	LastError string
+	ChannelState
 	// Disabled is nil unless the channel is disabled.
 	Disabled *Disabled
 }
@@ -274,8 +275,8 @@ func (admin *Admin) Channels(ctx context.Context) ([]ChannelStatus, error) {
 	all := make([]ChannelStatus, len(rules.Channels))
 	for i := range rules.Channels {
 		c := &rules.Channels[i]
-		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name], Disabled: admin.disabled(c, disabled),
-			Breaker: admin.Sender.Breaker(c.Name), PausedUntil: admin.Sender.PausedUntil(c.Name), LastError: admin.Sender.LastError(c.Name)}
+		all[i] = ChannelStatus{Name: c.Name, Kind: c.Kind, Host: c.Host(), Waiting: waiting[c.Name],
+			ChannelState: admin.Sender.State(c.Name), Disabled: admin.disabled(c, disabled)}
 	}
 	return all, nil
 }

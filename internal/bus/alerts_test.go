@@ -98,17 +98,10 @@ func (s *deskSender) Wake() { s.woken++ }
 
 func (s *deskSender) Resume(channel string) { s.resumed += channel + " " }
 
-func (*deskSender) Breaker(channel string) string { return map[string]string{"pager": "open"}[channel] }
-
-func (*deskSender) PausedUntil(channel string) (until time.Time) {
-	if channel == "mail" {
-		until = time.UnixMilli(alertNow + 600_000)
-	}
-	return until
-}
-
-func (*deskSender) LastError(channel string) string {
-	return map[string]string{"pager": "it answered 500"}[channel]
+func (*deskSender) State(channel string) alerts.ChannelState {
+	return map[string]alerts.ChannelState{
+		"pager": {Breaker: "open", LastError: "it answered 500"}, "mail": {PausedUntil: time.UnixMilli(alertNow + 600_000)},
+	}[channel]
 }
 
 // alertDesk serves alerts without an engine, as an alerter does.

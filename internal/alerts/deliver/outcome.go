@@ -299,14 +299,10 @@ func (s *Sender) tooOldReason(d *alerts.Delivery) string {
 	if d.Attempts > 0 {
 		return short(reason + d.Error)
 	}
-	last := ""
-	if l := s.loopOf(d.Channel); l != nil {
-		last = l.lastErr()
+	if last := s.State(d.Channel).LastError; last != "" {
+		return short(reason + "never tried, because the channel is failing: " + last)
 	}
-	if last == "" {
-		return reason + "never tried, because the channel was failing or had too many deliveries"
-	}
-	return short(reason + "never tried, because the channel is failing: " + last)
+	return reason + "never tried, because the channel was failing or had too many deliveries"
 }
 
 // label returns a channel's name for metrics. It is empty for an unknown channel, because their number has no bound.

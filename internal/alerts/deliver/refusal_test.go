@@ -66,13 +66,13 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 			return nil
 		}))
 		synctest.Wait()
-		if until := b.PausedUntil("a"); !until.IsZero() {
+		if until := b.State("a").PausedUntil; !until.IsZero() {
 			t.Errorf("paused until %s before it was tried", until)
 		}
 		o.add("a", "m")
 		b.Wake()
 		synctest.Wait()
-		if left := time.Until(b.PausedUntil("a")); left != 10*time.Minute {
+		if left := time.Until(b.State("a").PausedUntil); left != 10*time.Minute {
 			t.Errorf("paused for %s, want 10m", left)
 		}
 		busy.Store(false)
@@ -83,7 +83,7 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 		}
 		b.Resume("a")
 		synctest.Wait()
-		if until := b.PausedUntil("a"); !until.IsZero() || o.get("n").State != alerts.DeliverySent {
+		if until := b.State("a").PausedUntil; !until.IsZero() || o.get("n").State != alerts.DeliverySent {
 			t.Errorf("resumed, it is paused until %s, and what waits is %s", until, o.get("n").State)
 		}
 		busy.Store(true)
@@ -92,11 +92,11 @@ func TestAPauseIsShownAndCanBeEnded(t *testing.T) {
 		synctest.Wait()
 		busy.Store(false)
 		rest(10 * time.Minute)
-		if until := b.PausedUntil("a"); !until.IsZero() {
+		if until := b.State("a").PausedUntil; !until.IsZero() {
 			t.Errorf("a pause that is over is until %s", until)
 		}
 		b.Resume("another") // which is no channel
-		if until := b.PausedUntil("another"); !until.IsZero() {
+		if until := b.State("another").PausedUntil; !until.IsZero() {
 			t.Errorf("no channel is paused until %s", until)
 		}
 	})

@@ -172,34 +172,14 @@ func (s *Sender) Wake() {
 	}
 }
 
-// Breaker returns the state of a channel's circuit breaker in this process: closed, half-open or open; empty for an unknown
-// channel.
-func (s *Sender) Breaker(channel string) string {
+// State returns the state of a channel in this process; the zero state for an unknown channel.
+func (s *Sender) State(channel string) alerts.ChannelState {
 	l := s.loopOf(channel)
 	if l == nil {
-		return ""
+		return alerts.ChannelState{}
 	}
 	_, breaker := l.current()
-	return breaker.State().String()
-}
-
-// PausedUntil returns until when this process sends nothing to a channel because its target asked for a pause; the zero time
-// if it is not paused.
-func (s *Sender) PausedUntil(channel string) time.Time {
-	l := s.loopOf(channel)
-	if l == nil {
-		return time.Time{}
-	}
-	return l.paused()
-}
-
-// LastError returns why the last attempt on a channel in this process failed, without secrets; empty if it did not.
-func (s *Sender) LastError(channel string) string {
-	l := s.loopOf(channel)
-	if l == nil {
-		return ""
-	}
-	return l.lastErr()
+	return alerts.ChannelState{Breaker: breaker.State().String(), PausedUntil: l.paused(), LastError: l.lastErr()}
 }
 
 // Resume ends the pause of a channel in this process.

@@ -263,12 +263,12 @@ func TestRemovedChannelIsSentToWhenItIsBack(t *testing.T) {
 		rest(2 * time.Second)
 		o.add("a", "m")
 		rest(time.Minute)
-		if d, state := o.get("m"), b.Breaker("a"); d.State != alerts.DeliveryWaiting || state != "" {
+		if d, state := o.get("m"), b.State("a").Breaker; d.State != alerts.DeliveryWaiting || state != "" {
 			t.Errorf("a removed channel, its circuit %q: %+v", state, d)
 		}
 		b.channels.set(ch)
 		rest(2 * time.Second)
-		if d, state := o.get("m"), b.Breaker("a"); d.State != alerts.DeliverySent || state != "closed" {
+		if d, state := o.get("m"), b.State("a").Breaker; d.State != alerts.DeliverySent || state != "closed" {
 			t.Errorf("the channel is back, its circuit %q: %+v", state, d)
 		}
 	})
