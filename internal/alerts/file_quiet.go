@@ -46,14 +46,8 @@ func (c *fileCompiler) quiet(r *Rule, list []FileQuiet, path string) {
 
 func (c *fileCompiler) quietHours(f *FileQuiet, path string) QuietHours {
 	q := QuietHours{zone: c.Zone(f.Timezone, path+".timezone")}
-	from, okFrom := c.TimeOfDay(f.From, path+".from", week.DayMinutes-1)
-	to, okTo := c.TimeOfDay(f.To, path+".to", week.DayMinutes)
 	days := c.days(f.Days, path+".days")
-	switch {
-	case !okFrom || !okTo:
-	case from == to:
-		c.Add(path, "from and to are both %s; for the whole day, use from 00:00 to 24:00", f.From)
-	default:
+	if from, to, ok := c.TimesOfDay(f.From, f.To, path); ok {
 		q.spans = week.New(days, from, to)
 	}
 	return q

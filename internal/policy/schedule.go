@@ -16,14 +16,9 @@ type slot struct {
 
 // compileSlot compiles the times of an entry of a schedule.
 func (c *compiler) compileSlot(s *Slot, path string) slot {
-	from, okFrom := c.TimeOfDay(s.From, path+".from", week.DayMinutes-1)
-	to, okTo := c.TimeOfDay(s.To, path+".to", week.DayMinutes)
+	from, to, ok := c.TimesOfDay(s.From, s.To, path)
 	days := c.days(s.Days, path+".days")
-	if !okFrom || !okTo {
-		return slot{}
-	}
-	if from == to {
-		c.Add(path, "from and to are both %s; for the whole day, use from 00:00 to 24:00", s.From)
+	if !ok {
 		return slot{}
 	}
 	out := slot{text: s.From + "–" + s.To, Spans: week.New(days, from, to)}

@@ -30,8 +30,22 @@ func (p *Problems) Zone(name, path string) *time.Location {
 	return l
 }
 
-// TimeOfDay parses "HH:MM" as minutes since midnight, at most latest.
-func (p *Problems) TimeOfDay(s, path string, latest int) (int, bool) {
+// TimesOfDay parses the fields from and to of the value at path, "HH:MM", as minutes since midnight. Only to may be 24:00.
+func (p *Problems) TimesOfDay(from, to, path string) (begin, end int, ok bool) {
+	const day = 24 * 60
+	begin, okFrom := p.timeOfDay(from, path+".from", day-1)
+	end, okTo := p.timeOfDay(to, path+".to", day)
+	if !okFrom || !okTo {
+		return 0, 0, false
+	}
+	if begin == end {
+		p.Add(path, "from and to are both %s; for the whole day, use from 00:00 to 24:00", from)
+	}
+	return begin, end, begin != end
+}
+
+// timeOfDay parses "HH:MM" as minutes since midnight, at most latest.
+func (p *Problems) timeOfDay(s, path string, latest int) (int, bool) {
 	if s == "" {
 		p.Add(path, `is missing; want a time of day such as "22:00"`)
 		return 0, false

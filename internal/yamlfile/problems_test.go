@@ -140,7 +140,7 @@ func TestTimesOfDay(t *testing.T) {
 	for text, want := range map[string]int{"00:00": 0, "23:59": 1439, "24:00": 1440, "24:01": -1, "12:60": -1, "1:00": -1, "01:0": -1, "01:0x": -1, "01:0:": -1, "0::00": -1, "x1:00": -1, "1x:00": -1,
 		"01:x0": -1, "01-00": -1, "01:000": -1, "": -1, "٠١:00": -1} {
 		p := New(Format{})
-		at, ok := p.TimeOfDay(text, "from", 24*60)
+		at, ok := p.timeOfDay(text, "from", 24*60)
 		if ok != (want >= 0) || ok && at != want || p.Has("from") == ok {
 			t.Errorf("%q is %d, %t, want %d; the mistakes are %v", text, at, ok, want, p.Err("f"))
 		}
