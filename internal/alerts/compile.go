@@ -141,7 +141,7 @@ func (c *fileCompiler) match(f *FileMatch, path string) Match {
 	}
 	for i, t := range f.Type {
 		full := "limits." + shortType(t)
-		at := c.item(path+".type", i)
+		at := c.Item(path+".type", i)
 		if c.OneOf(t, at, eventTypes...) && slices.Contains(m.Types, full) {
 			c.Add(at, "%s is given twice; remove one", t)
 		}
@@ -150,7 +150,7 @@ func (c *fileCompiler) match(f *FileMatch, path string) Match {
 	m.Policies = c.patterns(f.Policy, path+".policy")
 	for i, p := range m.Policies {
 		if !policyPattern.MatchString(p) {
-			c.Add(c.item(path+".policy", i), "%s cannot match any policy, as policy names have only letters, digits and . _ - /; change it", yamlfile.Quote(p))
+			c.Add(c.Item(path+".policy", i), "%s cannot match any policy, as policy names have only letters, digits and . _ - /; change it", yamlfile.Quote(p))
 		}
 	}
 	m.Keys, m.Users = c.patterns(f.Key, path+".key"), c.patterns(f.User, path+".user")
@@ -159,21 +159,13 @@ func (c *fileCompiler) match(f *FileMatch, path string) Match {
 
 var policyPattern = regexp.MustCompile(`^[A-Za-z0-9._/*-]+$`)
 
-// item returns the path of item i of a field that may be one text or a list.
-func (c *fileCompiler) item(path string, i int) string {
-	if c.Given(yamlfile.Index(path, 0)) {
-		return yamlfile.Index(path, i)
-	}
-	return path
-}
-
 func (c *fileCompiler) patterns(list Texts, path string) []string {
 	if len(list) > maxPatterns {
 		c.Add(path, "has %d patterns; want at most %d, with * for the part that differs", len(list), maxPatterns)
 		return nil
 	}
 	for i, p := range list {
-		at := c.item(path, i)
+		at := c.Item(path, i)
 		if slices.Index(list, p) < i {
 			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(p))
 		}
@@ -295,7 +287,7 @@ func (c *fileCompiler) channelNames(list Texts, path string) []string {
 		known = append(known, s.Name)
 	}
 	for i, name := range list {
-		at := c.item(path, i)
+		at := c.Item(path, i)
 		switch {
 		case name == "" || c.Has("channels"): // reported already, or a consequence of a mistake in channels
 		case !slices.Contains(known, name):

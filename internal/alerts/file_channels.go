@@ -210,7 +210,7 @@ func (c *fileCompiler) keys(list Secrets, path string) (keys [][]byte) {
 		return nil
 	}
 	for i, s := range list {
-		at := c.item(path, i)
+		at := c.Item(path, i)
 		if slices.Index(list, s) < i {
 			c.Add(at, "is given twice; remove one")
 			continue
@@ -282,7 +282,7 @@ func (c *fileCompiler) recipients(to Texts, path string) {
 		return
 	}
 	for i, address := range to {
-		at := c.item(path, i)
+		at := c.Item(path, i)
 		if slices.Index(to, address) < i {
 			c.Add(at, "%s is given twice; remove one", yamlfile.Quote(address))
 		}

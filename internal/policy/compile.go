@@ -172,10 +172,7 @@ func (c *compiler) compilePolicy(spec *Policy, path string) *policy {
 	p := &policy{name: spec.Name, spec: spec, group: -1, onError: c.options.OnError, threshold: c.warning, tiers: map[string]*variant{}}
 	p.match = c.compileCondition(spec.Match, path+".match")
 	for i, e := range spec.Exempt {
-		at := path + ".exempt"
-		if c.Given(yamlfile.Index(at, 0)) {
-			at = yamlfile.Index(at, i)
-		}
+		at := c.Item(path+".exempt", i)
 		p.exempt = append(p.exempt, c.compileCondition(e, at))
 		c.checkExemption(p, p.exempt[i], at)
 	}
@@ -255,8 +252,6 @@ func (c *compiler) compileSettings(p *policy, path string) {
 	p.message = c.message(spec, path+".message")
 }
 
-var errAmountMissing = errors.New(`is missing; want the cost allowed per window, such as limit: 100, or unlimited`)
-
 // buildLimit builds a limit from merged fields. The error is about field, or is an *[engine.FieldError], which names its field
 // itself.
 func (c *compiler) buildLimit(p *policy, name string, f *LimitFields) (l limit, field string, err error) {
@@ -271,7 +266,7 @@ func (c *compiler) buildLimit(p *policy, name string, f *LimitFields) (l limit, 
 		return l, "key", fmt.Errorf("%s needs a hash key; start with --hash-key or HASH_KEY, the same on all workers", yamlfile.Quote(f.Key))
 	}
 	if f.Limit == 0 {
-		return l, "limit", errAmountMissing
+		return l, "limit", errors.New(`is missing; want the cost allowed per window, such as limit: 100, or unlimited`)
 	}
 	e := &l.Limit
 	e.Name, e.Policy, e.Shadow, e.Message = engine.PolicyName(p.name, name), p.name, p.shadow, p.message

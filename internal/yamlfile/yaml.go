@@ -312,6 +312,14 @@ func (p *Problems) OneOrMany(n ast.Node, list any, path string) {
 	p.readInto(n, v.Index(0), path)
 }
 
+// Item returns the path of item i of a field that [Problems.OneOrMany] has read.
+func (p *Problems) Item(path string, i int) string {
+	if p.Given(Index(path, 0)) {
+		return Index(path, i)
+	}
+	return path
+}
+
 // Text reads a text on one line.
 func (p *Problems) Text(n ast.Node, path string) string { return p.text(n, path, "") }
 
