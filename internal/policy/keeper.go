@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/yamlfile"
@@ -65,15 +66,7 @@ func (s *Set) without(other *Set) (ids []overrides.LimitID) {
 // HasLimit reports whether a policy has a limit. Tiers and schedules change limits, and neither add nor remove any.
 func (s *Set) HasLimit(id overrides.LimitID) bool {
 	p := s.byName[id.Policy]
-	if p == nil {
-		return false
-	}
-	for i := range p.base.usual {
-		if p.base.usual[i].name == id.Name {
-			return true
-		}
-	}
-	return false
+	return p != nil && slices.ContainsFunc(p.base.usual, func(l limit) bool { return l.name == id.Name })
 }
 
 // Resolve resolves a request with the policies in force.

@@ -125,12 +125,7 @@ func (r *resolver) firstWithoutKey(limits []limit) *limit {
 }
 
 func (p *policy) exempts(attributes map[string]string) bool {
-	for _, e := range p.exempt {
-		if e.matches(attributes) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.exempt, func(e matcher) bool { return e.matches(attributes) })
 }
 
 // limits returns the limits for the request's tier and time, and the schedule entry in force, nil for none.
