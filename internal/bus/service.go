@@ -42,8 +42,7 @@ type ServiceConfig struct {
 	Version string
 	// SchemaBase is the URL of the folder of the schemas, such as "http://127.0.0.1:8080/schemas".
 	SchemaBase string
-	// WarningThreshold is the part of a limit, 0 to 1, at or below which a warning is raised. Below
-	// 0 none is.
+	// WarningThreshold is the part of a limit, 0 to 1, at or below which a warning is raised.
 	WarningThreshold float64
 	// OnError says how to answer when the store fails.
 	OnError engine.OnError

@@ -240,10 +240,10 @@ func (c *compiler) compileSettings(p *policy, path string) {
 		}
 	}
 	if w := spec.Warning; w != nil {
-		if *w < 0 || *w > 1 {
+		if t, err := NewThreshold(*w); err != nil {
 			c.Add(path+".warning", "%v is out of range; want 0 to 1", *w)
 		} else {
-			p.threshold, _ = NewThreshold(*w)
+			p.threshold = t
 		}
 	}
 	if len(spec.Unit) > maxUnitBytes {

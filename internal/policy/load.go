@@ -11,7 +11,7 @@ import (
 type Options struct {
 	// HashKey is the key of the filter hash, at least 16 bytes. Without it, a file that uses the filter is rejected.
 	HashKey []byte
-	// Warning is the warning threshold of policies that set none, as a fraction of the limit; below 0 for no warnings.
+	// Warning is the warning threshold of policies that set none, as a fraction of the limit.
 	Warning float64
 	// OnError is what to answer if the store fails, for policies that do not set it.
 	OnError engine.OnError

@@ -8,14 +8,11 @@ import (
 )
 
 // Threshold is the fraction of a limit at or below which the remaining amount raises a warning. It is kept as two integers,
-// because 0.29 × 100 in floating point is less than 29. The zero Threshold raises no warnings.
+// because 0.29 × 100 in floating point is less than 29.
 type Threshold struct{ num, den uint64 }
 
-// NewThreshold returns a threshold of 0 to 1. Below 0 it raises no warnings.
+// NewThreshold returns a threshold of 0 to 1.
 func NewThreshold(part float64) (Threshold, error) {
-	if part < 0 {
-		return Threshold{}, nil
-	}
 	// At most 18 decimals, so that both integers fit into 64 bits.
 	text := strconv.FormatFloat(part, 'f', -1, 64)
 	if len(text) > 20 {
@@ -24,7 +21,7 @@ func NewThreshold(part float64) (Threshold, error) {
 	whole, decimals, _ := strings.Cut(text, ".")
 	num, err := strconv.ParseUint(whole+decimals, 10, 64)
 	if err != nil || !(part <= 1) {
-		return Threshold{}, fmt.Errorf("warning threshold %v is out of range; want 0 to 1, or below 0 for no warnings", part)
+		return Threshold{}, fmt.Errorf("warning threshold %v is out of range; want 0 to 1", part)
 	}
 	t := Threshold{num: num, den: 1}
 	for range decimals {
@@ -33,11 +30,8 @@ func NewThreshold(part float64) (Threshold, error) {
 	return t, nil
 }
 
-// Of returns the threshold for a limit, rounded down; -1 for no warnings.
+// Of returns the threshold for a limit, rounded down.
 func (t Threshold) Of(limit int64) int64 {
-	if t.den == 0 {
-		return -1
-	}
 	hi, lo := bits.Mul64(uint64(limit), t.num)
 	q, _ := bits.Div64(hi, lo, t.den)
 	return int64(q)
