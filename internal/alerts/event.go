@@ -2,12 +2,12 @@ package alerts
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/yamlfile"
 )
 
 // Bounds of an event, in addition to those of a request.
@@ -37,7 +37,7 @@ func NewEvent(e limits.Event) (Event, error) {
 		out.Key, out.Name, out.Policy, out.Window, out.User, out.Limit = d.Key, d.Name, d.Policy, d.Window, d.User, d.Limit
 		out.Denied, out.Reset = d.Denied, d.Reset
 	default:
-		return Event{}, fmt.Errorf("event type %s is neither %s nor %s", quoted(e.Type), limits.EventWarning, limits.EventExceeded)
+		return Event{}, fmt.Errorf("event type %s is neither %s nor %s", yamlfile.Quote(e.Type), limits.EventWarning, limits.EventExceeded)
 	}
 	if err := checkTexts(&out); err != nil {
 		return Event{}, err
@@ -61,12 +61,12 @@ func checkTexts(e *Event) error {
 			return fmt.Errorf("%s of the event has %d bytes; want %d to %d", f.name, len(f.value), f.min, f.max)
 		}
 		if !printable(f.value) {
-			return fmt.Errorf("%s %s of the event is not printable UTF-8", f.name, quoted(f.value))
+			return fmt.Errorf("%s %s of the event is not printable UTF-8", f.name, yamlfile.Quote(f.value))
 		}
 	}
 	if strings.Contains(e.ID, ruleSeparator) {
 		// It could equal the EventID of another alert, and this alert would be sent without a charge of its own.
-		return fmt.Errorf("id %s of the event must not contain %q", quoted(e.ID), ruleSeparator)
+		return fmt.Errorf("id %s of the event must not contain %q", yamlfile.Quote(e.ID), ruleSeparator)
 	}
 	return nil
 }
@@ -94,13 +94,4 @@ func checkNumbers(e *Event, threshold int64) error {
 // printable reports whether a text is valid UTF-8 and has only printable runes; a space is one.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
-}
-
-// quoted quotes a text from a client for an error message, and bounds its length.
-func quoted(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strconv.QuoteToGraphic(s[:most]) + "…"
-	}
-	return strconv.QuoteToGraphic(s)
 }
