@@ -268,7 +268,7 @@ func (w *walk) dies() {
 // digest runs the job of digests, and checks that it includes exactly the alerts that may be sent now.
 func (w *walk) digest() {
 	now := w.clock.now()
-	at := now.Add(alerts.DigestLead * time.Millisecond)
+	at := now.Add(alerts.DigestLead)
 	var want, users []string
 	for _, a := range w.recent() {
 		if a.Notice == alerts.Held && a.Digest == "" && !w.quiet(a.Rule, at) {

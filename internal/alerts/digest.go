@@ -94,7 +94,7 @@ func digestNote(digests, alerts int) string {
 // that may not be sent now, or that were held after the run began, wait for a later run.
 func (s *Service) digest(user string, held []Alert, began, now int64, silences []Silence) (DigestDecision, error) {
 	rules, at := s.Rules(), time.UnixMilli(now)
-	postponed, next := rules.postponed(held, at, silences), nextHour(at.Add(digestLead)).UnixMilli()
+	postponed, next := rules.postponed(held, at, silences), nextHour(at.Add(DigestLead)).UnixMilli()
 	for i := range held {
 		// NoticeAt after now means that the clock was ahead when the alert was held; it is not postponed.
 		if since := held[i].NoticeAt; since > began && since <= now && postponed[held[i].ID] == 0 {
@@ -143,14 +143,11 @@ func (r *Rules) ofSeveral(alerts []*Alert) (n int64) {
 	return n
 }
 
-// digestLead is [DigestLead].
-const digestLead = DigestLead * time.Millisecond
-
 // postponed returns the held alerts that a digest at a time leaves out, because of quiet hours or a silence, each with its
 // new HeldUntil. Those that end within the lead leave nothing out, nor do those that begin in it.
 func (r *Rules) postponed(held []Alert, at time.Time, silences []Silence) map[string]int64 {
 	all, quiet := map[string]int64{}, map[string]int64{} // by alert and by rule
-	soon := at.Add(digestLead)
+	soon := at.Add(DigestLead)
 	for i := range held {
 		a := &held[i]
 		until, known := quiet[a.Rule]

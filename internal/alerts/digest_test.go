@@ -104,7 +104,7 @@ func TestDigestBeforeQuietHoursIsSent(t *testing.T) {
 func TestDigestRunsAheadOfStoreClock(t *testing.T) {
 	t.Parallel()
 	for _, silenced := range []bool{false, true} {
-		for ahead, want := range map[int64]string{45_000: oneDigest, alerts.DigestLead: oneDigest, alerts.DigestLead + 1: digestQuietUntil} {
+		for ahead, want := range map[time.Duration]string{45 * time.Second: oneDigest, alerts.DigestLead: oneDigest, alerts.DigestLead + time.Millisecond: digestQuietUntil} {
 			r := newRig(t, `{rules: [{name: denials, threshold: {denials: 1}, quietHours: [{from: "11:00", to: "13:00"}]}]}`)
 			s := r.run()
 			r.take(s, r.exceeded("7", "a", 1))
@@ -114,7 +114,7 @@ func TestDigestRunsAheadOfStoreClock(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r.advance(time.Hour - time.Duration(ahead)*time.Millisecond)
+			r.advance(time.Hour - ahead)
 			r.digests(s, want)
 		}
 	}

@@ -48,11 +48,11 @@ type Changes struct {
 	Updated []Alert
 }
 
-// DigestLead is by how many milliseconds a digest runs ahead of the store's clock. Digests run at the full hours of a
+// DigestLead is by how much a digest runs ahead of the store's clock. Digests run at the full hours of a
 // worker's clock, when quiet hours and silences usually end too. If that clock were a little ahead of the store's, without
 // the lead a digest would leave out what they held, for another hour. It is as much as the clock of a worker that runs jobs
 // may be ahead.
-const DigestLead = 60_000
+const DigestLead = time.Minute
 
 // MaxResolveDelay is longer than any alert stays open after its last event. If ResolveAt is farther away than this, the alert
 // was raised while the store's clock was ahead, and is resolved now.

@@ -203,7 +203,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 	if after != "" {
 		from += "\x01" // the next string after it: no text has a NUL
 	}
-	return read(ctx, s, "read users with held alerts", columns.One[string], heldUsersSQL, from, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
+	return read(ctx, s, "read users with held alerts", columns.One[string], heldUsersSQL, from, max, alerts.DigestLead.Milliseconds(), alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.
@@ -212,7 +212,7 @@ var errNoName = errors.New("the digest has no name")
 // DigestAlerts implements [alerts.Store].
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func(tx pgx.Tx) error {
-		held, now, err := lockAlerts(ctx, tx, columns.OfAlert, heldAlertsSQL, user, max, alerts.DigestLead, alerts.MaxHoldDelay.Milliseconds())
+		held, now, err := lockAlerts(ctx, tx, columns.OfAlert, heldAlertsSQL, user, max, alerts.DigestLead.Milliseconds(), alerts.MaxHoldDelay.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return err
 		}

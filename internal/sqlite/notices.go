@@ -144,7 +144,7 @@ func (s *Store) HeldUsers(ctx context.Context, after string, max int) ([]string,
 		query = allHeldUsersSQL
 	}
 	now := s.now().UnixMilli()
-	return read(ctx, s, "read users with held alerts", columns.One[string], query, now+alerts.DigestLead, after, max, now+alerts.MaxHoldDelay.Milliseconds())
+	return read(ctx, s, "read users with held alerts", columns.One[string], query, now+alerts.DigestLead.Milliseconds(), after, max, now+alerts.MaxHoldDelay.Milliseconds())
 }
 
 // errNoName prevents a digest without a name, whose alerts would be sent again and again.
@@ -154,7 +154,7 @@ var errNoName = errors.New("the digest has no name")
 func (s *Store) DigestAlerts(ctx context.Context, user string, max int, build func(held []alerts.Alert, now int64) (alerts.DigestDecision, error)) (n int, err error) {
 	err = s.transact(ctx, "write a digest", func() (bool, error) {
 		now := s.now().UnixMilli()
-		held, err := readInTx(s, columns.OfAlert, heldAlertsSQL, now+alerts.DigestLead, user, max, now+alerts.MaxHoldDelay.Milliseconds())
+		held, err := readInTx(s, columns.OfAlert, heldAlertsSQL, now+alerts.DigestLead.Milliseconds(), user, max, now+alerts.MaxHoldDelay.Milliseconds())
 		if n = len(held); err != nil || n == 0 {
 			return false, err
 		}

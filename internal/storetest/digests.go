@@ -55,7 +55,7 @@ func usersHeld(t *testing.T, s alerts.Store, after string, max int) []string {
 
 func heldUsers(t *testing.T, s Store) {
 	hold(t, s, "b", 0, "1", "2")
-	hold(t, s, "a", alerts.DigestLead-1, "3") // for an alerter whose clock is ahead
+	hold(t, s, "a", alerts.DigestLead.Milliseconds()-1, "3") // for an alerter whose clock is ahead
 	hold(t, s, "c", hour, "4")
 	hold(t, s, "d", hour, "5")
 	hold(t, s, "d", 0, "6")
