@@ -58,6 +58,7 @@ type ChannelState struct {
 // Admin administers alerts: it answers the requests under limits.admin.alerts. All fields are required; none is changed
 // after its first use.
 type Admin struct {
+	// Store also answers the requests that only list what it has.
 	Store Store
 	// Rules returns the current rules.
 	Rules func() *Rules
@@ -66,11 +67,6 @@ type Admin struct {
 	// Target returns the fingerprint of a channel's target. A channel is shown as disabled only if the disabled target is
 	// its current one.
 	Target func(c *ChannelSpec) string
-}
-
-// List returns alerts.
-func (admin *Admin) List(ctx context.Context, f AlertFilter) ([]Alert, error) {
-	return admin.Store.Alerts(ctx, f)
 }
 
 // Show returns an alert and its deliveries. The id may be of a digest or a test, which are no alerts but have deliveries:
@@ -130,21 +126,6 @@ func (admin *Admin) Unsilence(ctx context.Context, id string) (Silence, error) {
 		err = ErrUnknownSilence
 	}
 	return s, err
-}
-
-// Silences returns up to max silences; with ended also those that have ended.
-func (admin *Admin) Silences(ctx context.Context, ended bool, max int) ([]Silence, error) {
-	return admin.Store.Silences(ctx, ended, max)
-}
-
-// Dead returns dead letters.
-func (admin *Admin) Dead(ctx context.Context, f DeadFilter) ([]Delivery, error) {
-	return admin.Store.DeadDeliveries(ctx, f)
-}
-
-// Poisoned returns messages of the stream that are no valid events.
-func (admin *Admin) Poisoned(ctx context.Context, max int) ([]Poison, error) {
-	return admin.Store.PoisonMessages(ctx, max)
 }
 
 // Replay makes dead letters wait for delivery again, if the rules have their channels: others would only be dead again. It also

@@ -84,7 +84,7 @@ type limiter struct {
 	jobs       bus.Jobs
 	alerts     *alerts.Service
 	sender     *deliver.Sender
-	alertAdmin bus.Alerts
+	alertAdmin *alerts.Admin
 	consumer   *bus.Consumer
 	// alertsFile is nil without an alerts file.
 	alertsFile *alerts.RulesKeeper

@@ -20,7 +20,7 @@ func (s *Service) deadLetters(ctx context.Context, data []byte) (any, error) {
 	}
 	max, last := f.Max, f.After
 	f.Max++
-	dead, err := s.cfg.Alerts.Dead(ctx, f)
+	dead, err := s.cfg.Alerts.Store.DeadDeliveries(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (s *Service) poisonPage(ctx context.Context, after poisonCursor, max int) (
 	if after != (poisonCursor{}) {
 		read = alerts.MaxPoison + alerts.PoisonTrim
 	}
-	page, err = s.cfg.Alerts.Poisoned(ctx, read)
+	page, err = s.cfg.Alerts.Store.PoisonMessages(ctx, read)
 	if after != (poisonCursor{}) {
 		page = slices.DeleteFunc(page, func(p alerts.Poison) bool {
 			return p.At > after.at || p.At == after.at && p.Sequence >= after.sequence

@@ -14,20 +14,6 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// Alerts answers the endpoints admin.alerts. *[alerts.Admin] is one.
-type Alerts interface {
-	List(ctx context.Context, f alerts.AlertFilter) ([]alerts.Alert, error)
-	Show(ctx context.Context, id string) (a alerts.Alert, found bool, all []alerts.Delivery, err error)
-	Silence(ctx context.Context, s alerts.Silence, lasts time.Duration) (alerts.Silence, error)
-	Unsilence(ctx context.Context, id string) (alerts.Silence, error)
-	Silences(ctx context.Context, ended bool, max int) ([]alerts.Silence, error)
-	Dead(ctx context.Context, f alerts.DeadFilter) ([]alerts.Delivery, error)
-	Poisoned(ctx context.Context, max int) ([]alerts.Poison, error)
-	Replay(ctx context.Context, f alerts.DeadFilter) (int, error)
-	Test(ctx context.Context, channel, note string) (id string, channels []string, err error)
-	Channels(ctx context.Context) ([]alerts.ChannelStatus, error)
-}
-
 const (
 	// defaultAlertPage is how many alerts, ended silences or deliveries a page has by default.
 	defaultAlertPage = 50
@@ -45,7 +31,7 @@ func (s *Service) listAlerts(ctx context.Context, data []byte) (any, error) {
 	}
 	max := f.Max
 	f.Max++ // one more tells whether another page follows
-	all, err := s.cfg.Alerts.List(ctx, f)
+	all, err := s.cfg.Alerts.Store.Alerts(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +175,7 @@ func (s *Service) listSilences(ctx context.Context, data []byte) (any, error) {
 	default:
 		max = limits.MaxSilences // a silence that is not listed could not be ended
 	}
-	silences, err := s.cfg.Alerts.Silences(ctx, all, 2*limits.MaxSilences) // silences that are made concurrently may exceed the bound
+	silences, err := s.cfg.Alerts.Store.Silences(ctx, all, 2*limits.MaxSilences) // silences that are made concurrently may exceed the bound
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,6 @@ import (
 	"github.com/seed503877ad/limits/internal/testenv"
 )
 
-var _ Alerts = (*alerts.Admin)(nil)
-
 const alertNow = 1_800_000_000_000
 
 // alertStore is a real store with a clock that stands still, and helpers that store what events

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/seed503877ad/limits/internal/alerts"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
@@ -63,7 +64,7 @@ type ServiceConfig struct {
 	// Jobs answers admin.jobs. If nil, these endpoints are not served.
 	Jobs Jobs
 	// Alerts answers admin.alerts. If nil, these endpoints are not served.
-	Alerts Alerts
+	Alerts *alerts.Admin
 	// Lead configures that one of the workers on a store decides. If nil, this worker always
 	// decides.
 	Lead *LeadConfig
