@@ -28,22 +28,22 @@ func TestTakeOfNothingAsksTheStore(t *testing.T) {
 	}
 }
 
-// TestChargeIsValidWhileEachThrottleHoldsIt for a whole window.
-func TestChargeIsValidWhileEachThrottleHoldsIt(t *testing.T) {
+// TestAChargeIsValidForTheShortestOfItsThrottles: an alert that is sent on it counts for a whole window of each.
+func TestAChargeIsValidForTheShortestOfItsThrottles(t *testing.T) {
 	t.Parallel()
-	hour, brief := Throttle{Limit: 20, Window: "1h"}, Throttle{Name: "a", Limit: 5, Window: "10m"}
-	both := []limits.LimitReply{{Reset: start + 90*minute}, {Reset: start + 15*minute}}
-	for want, c := range map[int64]struct {
-		throttles []Throttle
-		reply     limits.Reply
-	}{
-		start + 30*minute: {[]Throttle{hour}, limits.Reply{Reset: start + 90*minute}},
-		start + 5*minute:  {[]Throttle{hour, brief}, limits.Reply{Reset: start + 90*minute, Limits: both}},
+	const hour, day = 60 * minute, 24 * 60 * minute
+	a := Alert{Throttles: []Throttle{{Limit: 20, Window: "1h"}, {Name: "one", Limit: 5, Window: "1d"}}}
+	for _, c := range []struct{ ofHour, ofDay, want int64 }{
+		{start + hour, start + day + 1, start}, {start + hour + 1, start + day, start}, {start, start + day, start - hour},
 	} {
-		a := Alert{Throttles: c.throttles}
-		if got := a.chargeValidUntil(&c.reply); got != want {
-			t.Errorf("%+v: %d, want %d", c, got, want)
+		reply := &limits.Reply{Reset: start + 2*day, Limits: []limits.LimitReply{{Reset: c.ofHour}, {Reset: c.ofDay}}}
+		if got := a.chargeValidUntil(reply); got != c.want {
+			t.Errorf("resets %d and %d from now: valid for %d ms, want %d", c.ofHour-start, c.ofDay-start, got-start, c.want-start)
 		}
+	}
+	a.Throttles = a.Throttles[:1] // a reply about one limit lists none
+	if got := a.chargeValidUntil(&limits.Reply{Reset: start + hour + 7}); got != start+7 {
+		t.Errorf("of one throttle: valid for %d ms, want 7", got-start)
 	}
 }
 

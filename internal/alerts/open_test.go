@@ -3,8 +3,6 @@ package alerts
 import (
 	"testing"
 	"time"
-
-	"github.com/seed503877ad/limits"
 )
 
 // TestAnOpenAlertFollowsItsEvents: it began with the earliest, also if that came late, and ended with the latest. It stays open
@@ -30,24 +28,5 @@ func TestAnOpenAlertFollowsItsEvents(t *testing.T) {
 					a.ResolveAt-start, c.first, c.last, c.resolve)
 			}
 		}
-	}
-}
-
-// TestAChargeIsValidForTheShortestOfItsThrottles: an alert that is sent on it counts for a whole window of each.
-func TestAChargeIsValidForTheShortestOfItsThrottles(t *testing.T) {
-	t.Parallel()
-	const hour, day = 60 * minute, 24 * 60 * minute
-	a := Alert{Throttles: []Throttle{{Limit: 20, Window: "1h"}, {Name: "one", Limit: 5, Window: "1d"}}}
-	for _, c := range []struct{ ofHour, ofDay, want int64 }{
-		{start + hour, start + day + 1, start}, {start + hour + 1, start + day, start}, {start, start + day, start - hour},
-	} {
-		reply := &limits.Reply{Reset: c.ofDay, Limits: []limits.LimitReply{{Reset: c.ofHour}, {Reset: c.ofDay}}}
-		if got := a.chargeValidUntil(reply); got != c.want {
-			t.Errorf("resets %d and %d from now: valid for %d ms, want %d", c.ofHour-start, c.ofDay-start, got-start, c.want-start)
-		}
-	}
-	a.Throttles = a.Throttles[:1] // a reply about one limit lists none
-	if got := a.chargeValidUntil(&limits.Reply{Reset: start + hour + 7}); got != start+7 {
-		t.Errorf("of one throttle: valid for %d ms, want 7", got-start)
 	}
 }
