@@ -13,6 +13,7 @@ type Threshold struct{ num, den uint64 }
 
 // NewThreshold returns a threshold of 0 to 1.
 func NewThreshold(part float64) (Threshold, error) {
+	part += 0 // makes -0 a 0
 	// At most 18 decimals, so that both integers fit into 64 bits.
 	text := strconv.FormatFloat(part, 'f', -1, 64)
 	if len(text) > 20 {
