@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -92,6 +93,10 @@ func (c *benchCmd) Run(s *session) error {
 	if c.Warmup > 0 {
 		l.start()
 		p.during(s.ctx, c.Warmup, l)
+		if s.ctx.Err() != nil {
+			p.end()
+			return errors.New("bench: interrupted while warming up; nothing was measured")
+		}
 		l.measure()
 	} else { // count from the first answer
 		l.measure()

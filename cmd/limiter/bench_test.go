@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync/atomic"
@@ -130,6 +131,18 @@ func TestBenchReportsInvalidRequestAtOnce(t *testing.T) {
 		return &nats.Msg{Data: []byte(`{"error":{"code":"invalid_window","message":"no"}}`), Header: nats.Header{"Nats-Service-Error-Code": {"400"}}}
 	})
 	limiter(t, "bench", "--nats-url", url, "--window", "1x").want(t, exitUsage, "", "limiter: no (400 invalid_window)")
+}
+
+// A bench that is interrupted before it measures says so, and reports no zeros.
+func TestBenchInterruptedWhileWarmingUp(t *testing.T) {
+	t.Parallel()
+	url := respond(t, limits.SubjectConsume, text(`{"allowed":true}`))
+	ctx, interrupt := context.WithCancel(t.Context())
+	i := &invocation{ctx: ctx}
+	ended := i.start(t, "checks/s", "bench", "--nats-url", url, "--warmup", "1h", "--connections", "1", "--in-flight", "1")
+	interrupt()
+	<-ended
+	i.want(t, exitError, "", "limiter: bench: interrupted while warming up; nothing was measured\n")
 }
 
 // A role that may subscribe only to its own inbox gets its answers.

@@ -121,6 +121,7 @@ func runWith(parser *kong.Kong, args []string, s *session) (status int) {
 		return exitStatus(s, nil, nil)
 	}
 	if err != nil {
+		err = suggestVerb(parser, args, err)
 		fmt.Fprintf(s.err, "limiter: %s%s\n%s\n", settings.Explain(nil, err), dashHint(err, args), helpHint(err))
 		return exitUsage
 	}
@@ -140,6 +141,19 @@ func newParser() *kong.Kong {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Vars{"version": versionLine()},
 	)
+}
+
+// suggestVerb returns the error of a mistyped verb with the verb that may be meant. With a default verb kong suggests none: it
+// takes the word for an argument of serve.
+func suggestVerb(parser *kong.Kong, args []string, err error) error {
+	serve := parser.Model.DefaultCmd
+	parser.Model.DefaultCmd = nil
+	defer func() { parser.Model.DefaultCmd = serve }()
+	c, traceErr := kong.Trace(parser, args)
+	if traceErr == nil && c.Error != nil && strings.HasPrefix(c.Error.Error(), err.Error()+", did you mean ") {
+		return c.Error
+	}
+	return err
 }
 
 func helpHint(err error) string {

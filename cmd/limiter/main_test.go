@@ -167,7 +167,11 @@ func (i *invocation) want(t testing.TB, status int, out, err string) {
 
 func TestWrongUsage(t *testing.T) {
 	tests := []struct{ args, message string }{
-		{"nope", "unexpected argument nope\nsee: limiter --help"},
+		{"bogus", "unexpected argument bogus\nsee: limiter --help"},
+		{"consum k --limit 5 --window 1m", "unexpected argument consum, did you mean \"consume\"?\nsee: limiter --help"},
+		{"key list", "unexpected argument key, did you mean \"keys\"?\nsee: limiter --help"},
+		{"--http off consum", "unexpected argument consum\nsee: limiter --help"},
+		{"serve consume", "unexpected argument consume\nsee: limiter --help"},
 		{"--nope", "unknown flag --nope"},
 		{"--log-level loud", "--log-level must be one of"},
 		{"--on-error panic", "--on-error must be one of"},

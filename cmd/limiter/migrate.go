@@ -65,7 +65,7 @@ func (*migrateDownCmd) Help() string {
 
 func (c *migrateDownCmd) Validate() error {
 	if !c.Yes {
-		return errors.New("migrate down drops tables with their data; pass --yes")
+		return errors.New("the tables of the last step are dropped with their data; pass --yes")
 	}
 	return nil
 }

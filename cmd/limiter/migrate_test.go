@@ -16,6 +16,7 @@ func TestMigrate(t *testing.T) {
 		return limiter(t, append(append([]string{"migrate"}, args...), "--database-url", url)...)
 	}
 	migrate("down", "--yes").want(t, exitError, "", "no step has been applied")
+	migrate("down").want(t, exitUsage, "", "limiter: migrate down: the tables of the last step are dropped with their data; pass --yes\n")
 	files, err := filepath.Glob("../../migrations/postgres/*.sql")
 	if err != nil {
 		t.Fatal(err)

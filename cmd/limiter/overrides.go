@@ -171,7 +171,7 @@ func (c *overridesDeleteCmd) Run(s *session) error {
 type overridesListCmd struct {
 	clientFlags
 	Policy string `placeholder:"NAME" help:"Only those of one policy."`
-	After  string `empty:"" placeholder:"A" help:"Begin after the next of a page (from --json)."`
+	After  string `empty:"" placeholder:"A" help:"Begin after the next of a page."`
 	Max    *int   `placeholder:"N" help:"Show one page of at most N overrides; all pages unless set."`
 }
 

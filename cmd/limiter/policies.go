@@ -175,7 +175,7 @@ type policiesExplainCmd struct {
 	Policy    string         `placeholder:"NAME" help:"The policy that the request names; without it those that match."`
 	Tier      string         `placeholder:"TIER" help:"The tier of the request."`
 	Attribute attributeFlags `short:"a" placeholder:"NAME=VALUE" help:"An attribute of the request; may be repeated."`
-	At        string         `placeholder:"TIME" help:"When, such as 2026-03-01T22:30:00Z; now unless given."`
+	At        timeFlag       `placeholder:"TIME" help:"When, such as 2027-01-31 or 2027-01-31T12:00:00Z; now unless given."`
 	HashKey   string         `env:"HASH_KEY" placeholder:"KEY" help:"The hash key of the service; without it hashed keys are not those of the service."`
 	Overrides bool           `help:"Ask the service for its overrides."`
 }
@@ -191,12 +191,9 @@ Without --overrides no service is needed, and overrides are not known: the servi
 }
 
 func (c *policiesExplainCmd) Run(s *session) error {
-	now := s.now()
-	if c.At != "" {
-		var err error
-		if now, err = time.Parse(time.RFC3339, c.At); err != nil {
-			return usageError(fmt.Sprintf("--at: %q is not a time; want one such as 2026-03-01T22:30:00Z", c.At))
-		}
+	now := time.Time(c.At)
+	if now.IsZero() {
+		now = s.now()
 	}
 	set, err := loadPolicies(s, c.File, c.HashKey)
 	if err != nil {

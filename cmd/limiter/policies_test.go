@@ -120,7 +120,8 @@ mail: no: it has no match, so it applies only to requests that name it
 		"note: chat has no tier \"PRO\" (it has pro), so its limits without a tier apply\n")
 	limiter(t, "policies", "explain", file, "--tier", "x", "--policy", "mail", "-a", "email=a", "--hash-key", key).want(t, exitDone, "mail: yes", "")
 	limiter(t, "policies", "explain", file, "--hash-key", key[1:]).want(t, exitUsage, "", "--hash-key: 15 bytes is too short; want 16 or more")
-	limiter(t, "policies", "explain", file, "--at", "noon").want(t, exitUsage, "", "--at")
+	limiter(t, "policies", "explain", file, "--at", "noon").want(t, exitUsage, "", `--at: "noon" is not a time; want one such as 2027-01-31`)
+	limiter(t, "policies", "explain", file, "--policy", "mail", "-a", "email=a", "--hash-key", key, "--at", "2026-03-01").want(t, exitDone, "mail: yes", "")
 	limiter(t, "policies", "explain", file, "-a", "user=7", "--json").want(t, exitDone, `"why": "the request has no attribute route"`, "")
 }
 

@@ -22,8 +22,11 @@ func (f *clientFlags) unanswered(s *session, subject string, request any, err er
 	if !noAnswer(err) {
 		return err
 	}
-	if s.ctx.Err() == nil {
+	switch {
+	case s.ctx.Err() == nil:
 		err = fmt.Errorf("%w; waited %v (--timeout)", err, f.Timeout)
+	case s.out.err == nil: // otherwise a write of the output has failed, and not a signal came
+		err = fmt.Errorf("%s: interrupted before the answer", subject)
 	}
 	if may := mayHaveDone(subject, request); may != "" {
 		err = fmt.Errorf("%w; %s", err, may)

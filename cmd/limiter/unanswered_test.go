@@ -47,7 +47,7 @@ func TestNoAnswerSaysWhatMayHaveBeenDone(t *testing.T) {
 			<-asked
 			interrupt()
 			<-ended
-			i.want(t, exitError, "", ": no answer: context canceled"+may+"\n")
+			i.want(t, exitError, "", ": interrupted before the answer"+may+"\n")
 		})
 	}
 	for verb, may := range map[string]string{"show k": "", "consume k --limit 1 --window 1m": charged} {
