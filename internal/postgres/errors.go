@@ -18,6 +18,7 @@ const (
 	deadlockDetected      = "40P01"
 	lockNotAvailable      = "55P03"
 	undefinedTable        = "42P01"
+	duplicateTable        = "42P07"
 	divisionByZero        = "22012"
 	featureNotSupported   = "0A000"
 	invalidStatementName  = "26000"

@@ -206,11 +206,17 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 		return nil
 	}
 	err = fmt.Errorf("%s: %w", act, err)
-	if sqlState(err) == insufficientPrivilege {
+	switch sqlState(err) {
+	case insufficientPrivilege:
 		return fmt.Errorf("%w; use the role that owns the tables, or one that may create them if there are none yet", err)
+	case duplicateTable:
+		return fmt.Errorf("%w; if it belongs to another program, "+placeOfItsOwn, err)
 	}
 	return err
 }
+
+// placeOfItsOwn is what to do if another program has what limits needs.
+const placeOfItsOwn = "give limits a database of its own, or a schema of its own (?search_path=limits in the URL)"
 
 // checkSchemaIsOurs returns an error if the schema cannot be migrated because another program
 // migrates it, or because there is none.
@@ -285,7 +291,7 @@ func checkTables(have, known int64, missing func(tables []string) pgx.Row) error
 	}
 	if table != "" {
 		return fmt.Errorf("goose_db_version in this database belongs to another program: it is at version %d, but there is no table %s; "+
-			"give limits a database of its own, or a schema of its own (?search_path=limits in the URL)", have, table)
+			placeOfItsOwn, have, table)
 	}
 	return nil
 }

@@ -172,6 +172,23 @@ func TestTablesOfAnotherProgramAreLeftAlone(t *testing.T) {
 	}
 }
 
+// TestATableOfAnotherProgramStopsTheFirstStep, with the way out, and the other program keeps what it has.
+func TestATableOfAnotherProgramStopsTheFirstStep(t *testing.T) {
+	t.Parallel()
+	at := testenv.EmptyPostgres(t)
+	conn := connect(t, open(t, Config{URL: at}))
+	exec(t, conn, `CREATE TABLE public.counters (id int); INSERT INTO public.counters VALUES (7)`)
+	_, err := MigrateUp(t.Context(), at)
+	want := "; if it belongs to another program, give limits a database of its own, or a schema of its own (?search_path=limits in the URL)"
+	if err == nil || !strings.HasPrefix(err.Error(), "migrate up: step 1 failed and was rolled back: ") || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("MigrateUp: %v; want %q in the end", err, want)
+	}
+	var id int
+	if scan(t, conn, `SELECT id FROM public.counters`, &id); id != 7 {
+		t.Errorf("the other program has %d, want 7", id)
+	}
+}
+
 // TestEveryTableTellsOurSchemaFromAnother: none that a step makes is forgotten.
 func TestEveryTableTellsOurSchemaFromAnother(t *testing.T) {
 	t.Parallel()
