@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	_ "time/tzdata" // quiet hours need time zones also on machines without a zone database
 
 	"github.com/alecthomas/kong"
@@ -55,9 +56,16 @@ Ask it over NATS: limiter alerts list, limiter alerts test-send, limiter jobs li
 }
 
 func (c *command) Validate() error {
-	if c.NATSURL == "" || c.DatabaseURL == "" {
-		return errors.New("--nats-url and --database-url are required: an alerter works for limiters that use both;" +
-			" a limiter without them runs its own alerter")
+	var missing []string
+	if c.NATSURL == "" {
+		missing = append(missing, "--nats-url")
+	}
+	if c.DatabaseURL == "" {
+		missing = append(missing, "--database-url")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("missing flags: %s: an alerter works for limiters that share a NATS server and a PostgreSQL database;"+
+			" a limiter without them runs its own alerter", strings.Join(missing, ", "))
 	}
 	return errors.Join(settings.CheckAddress("--http", c.HTTP, "127.0.0.1:8081", "off"), c.NATS.Validate(), c.Jobs.Validate())
 }

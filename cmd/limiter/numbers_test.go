@@ -71,6 +71,7 @@ func TestInvalidVariableIsNamed(t *testing.T) {
 		{"ON_ERROR", "x", "serve", `--on-error (from ON_ERROR) must be one of`},
 		{"ALERTS_ALLOW", "x", "serve", `--alerts-allow (from ALERTS_ALLOW): "x" is not an address`},
 		{"HTTP_ADDR", "x", "serve", `--http (from HTTP_ADDR): "x" is not host:port`},
+		{"NATS_URL", "nats://127.0.0.1:1", "list --nats-urll x", `unknown flag --nats-urll, did you mean "--nats-url"?`},
 		{"NATS_TLS_KEY", "numbers_test.go", "show k", "--nats-tls-key (from NATS_TLS_KEY) must be set together"},
 	} {
 		t.Run(test.variable+" "+test.args, func(t *testing.T) {

@@ -195,7 +195,7 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
-	p, err := provider(db, goose.WithSessionLocker(locker))
+	p, err := provider(db, goose.WithSessionLocker(namedLock{locker}))
 	if err != nil {
 		return fmt.Errorf("open migrations: %w", err)
 	}
@@ -211,6 +211,17 @@ func withProvider(ctx context.Context, act, url string, f func(*sql.DB, *goose.P
 		return fmt.Errorf("%w; use the role that owns the tables, or one that may create them if there are none yet", err)
 	case duplicateTable:
 		return fmt.Errorf("%w; if it belongs to another program, "+placeOfItsOwn, err)
+	}
+	return err
+}
+
+// namedLock is a lock whose errors say what was waited for.
+type namedLock struct{ lock.SessionLocker }
+
+func (l namedLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	err := l.SessionLocker.SessionLock(ctx, conn)
+	if err != nil && sqlState(err) == "" { // the server has refused nothing
+		return fmt.Errorf("wait for the advisory lock %d, which another migration of this database holds (see pg_locks): %w", lock.DefaultLockID, err)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3/lock"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -169,6 +170,29 @@ func TestTablesOfAnotherProgramAreLeftAlone(t *testing.T) {
 		if after := everything(); after != before {
 			t.Errorf("the database of another program at version %d was changed from\n%s\nto\n%s", version, before, after)
 		}
+	}
+}
+
+// TestAnInterruptedWaitForAnotherMigrationNamesItsLock, so that whoever holds it is found.
+func TestAnInterruptedWaitForAnotherMigrationNamesItsLock(t *testing.T) {
+	t.Parallel()
+	at := testenv.EmptyPostgres(t)
+	holder := connect(t, open(t, Config{URL: at}))
+	exec(t, holder, `SELECT pg_advisory_lock($1)`, lock.DefaultLockID)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := MigrateUp(ctx, at)
+		ended <- err
+	}()
+	for asked := false; !asked; {
+		scan(t, holder, `SELECT count(*) > 0 FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%pg_try_advisory_lock%'`, &asked)
+	}
+	interrupt()
+	want := "wait for the advisory lock 4097083626, which another migration of this database holds (see pg_locks): "
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("MigrateUp: %v; want %q in it", err, want)
 	}
 }
 

@@ -26,7 +26,8 @@ func Explain(k *kong.Context, err error) string {
 	if parse, ok := errors.AsType[*kong.ParseError](err); ok && k == nil {
 		k = parse.Context
 	}
-	if k == nil || strings.Contains(text, "(from envar ") { // kong has added the variable itself
+	// Kong has added the variable itself, or suggests a flag that the user may have meant to type.
+	if k == nil || strings.Contains(text, "(from envar ") || strings.HasPrefix(text, "unknown flag ") {
 		return text
 	}
 	for _, f := range k.Flags() {
