@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/seed503877ad/limits"
@@ -103,10 +104,16 @@ func (s *Service) reset(ctx context.Context, data []byte) (any, error) {
 		defer cancel()
 	}
 	n, err := s.cfg.Engine.Reset(ctx, engine.Selection{Key: req.Key, Prefix: req.Prefix}, req.DryRun)
-	if err != nil {
+	switch {
+	case err == nil:
+		return limits.ResetReply{Reset: n}, nil
+	case req.DryRun || n == 0:
 		return nil, err
 	}
-	return limits.ResetReply{Reset: n}, nil
+	// A store resets many counters in several transactions, and earlier ones stand.
+	we := *wireError(err, s.cfg.Advice)
+	we.Message += fmt.Sprintf("; %d counters are reset already, and the same reset goes on with the rest", n)
+	return nil, fmt.Errorf("%w: %w", err, &we)
 }
 
 func decodeReset(data []byte) (limits.ResetRequest, error) {

@@ -135,6 +135,20 @@ func TestRequestsToHungStoreAreAnsweredInTime(t *testing.T) {
 	}
 }
 
+// TestAFailedResetSaysWhatItHasReset, because that stays reset: a store resets many counters in several transactions.
+func TestAFailedResetSaysWhatItHasReset(t *testing.T) {
+	t.Parallel()
+	late := fmt.Errorf("reset counters: %w: %w", engine.ErrUnavailable, context.DeadlineExceeded)
+	_, nc := serve(t, &fakeEngine{err: late})
+	const advice, already = "the store did not answer in time; try again soon", "; 3 counters are reset already, and the same reset goes on with the rest"
+	for body, want := range map[string]string{`{"prefix":"a"}`: advice + already, `{"prefix":"a","dryRun":true}`: advice} {
+		m := ask(t, nc, limits.SubjectReset, body)
+		if text := string(m.Data); !strings.Contains(text, `"unavailable"`) || !strings.HasSuffix(text, `"`+want+`"}}`) {
+			t.Errorf("%s: %s; want %q", body, text, want)
+		}
+	}
+}
+
 // TestOverloadIsNoFailureOfTheStore, nor is a stop, as the log would have it.
 func TestOverloadIsNoFailureOfTheStore(t *testing.T) {
 	t.Parallel()
