@@ -63,7 +63,7 @@ func (c *fileCompiler) checkDuplicate(r *Rule, path string) {
 		case o.Name == r.Name && r.Name != "":
 			c.Add(path+".name", "%s is already the name of rules[%d]; choose another name", yamlfile.Quote(r.Name), j)
 		case c.Has(path):
-		case r.Threshold == o.Threshold && r.Within == o.Within && slices.Equal(r.GroupBy, o.GroupBy) &&
+		case r.Threshold == o.Threshold && r.Within == o.Within && sameSet(r.GroupBy, o.GroupBy) &&
 			sameMatch(&r.Match, &o.Match) && slices.ContainsFunc(r.Channels, func(n string) bool { return slices.Contains(o.Channels, n) }):
 			c.Add(path, "sends a channel the same alerts as rules[%d], %s; remove one, or change match, threshold or channels", j, yamlfile.Quote(o.Name))
 		}
@@ -71,8 +71,22 @@ func (c *fileCompiler) checkDuplicate(r *Rule, path string) {
 }
 
 func sameMatch(a, b *Match) bool {
-	return slices.Equal(a.Types, b.Types) && slices.Equal(a.Policies, b.Policies) && slices.Equal(a.Keys, b.Keys) && slices.Equal(a.Users, b.Users)
+	same := func(a, b []string) bool { return sameSet(a, b) || matchesAll(a) && matchesAll(b) }
+	return sameSet(a.Types, b.Types) && same(a.Policies, b.Policies) && same(a.Keys, b.Keys) && same(a.Users, b.Users)
 }
+
+// sameSet reports whether two lists without repeats differ in their order at most.
+func sameSet(a, b []string) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
+}
+
+// matchesAll reports whether patterns match every text.
+func matchesAll(patterns []string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, matchesEverything)
+}
+
+// matchesEverything reports whether a pattern is * alone.
+func matchesEverything(pattern string) bool { return pattern != "" && strings.Trim(pattern, "*") == "" }
 
 // checkUnusedChannels reports channels that no rule names. Somebody would wait in vain for alerts there.
 func (c *fileCompiler) checkUnusedChannels(list []FileChannel) {
@@ -172,7 +186,7 @@ func (c *fileCompiler) patterns(list Texts, path string) []string {
 		if len(p) > maxPatternBytes {
 			c.Add(at, "has %d bytes; want at most %d", len(p), maxPatternBytes)
 		}
-		if len(list) > 1 && strings.Trim(p, "*") == "" && p != "" {
+		if len(list) > 1 && matchesEverything(p) {
 			c.Add(at, "%s matches everything, so the other patterns have no effect; remove it, or the others", yamlfile.Quote(p))
 		}
 	}

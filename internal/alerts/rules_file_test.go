@@ -169,6 +169,25 @@ rules:
 	}
 }
 
+// TestRulesThatAreWrittenDifferentlyMaySendTheSameAlerts: the order of a list says nothing, and * as much as no pattern.
+func TestRulesThatAreWrittenDifferentlyMaySendTheSameAlerts(t *testing.T) {
+	t.Parallel()
+	for one, other := range map[string]string{
+		"groupBy: [user, policy]":              "groupBy: [policy, user]",
+		"match: {policy: [p, q]}":              "match: {policy: [q, p]}",
+		"match: {type: [exceeded, warning]}":   "match: {type: [limits.warning, exceeded]}",
+		"match: {key: k}":                      `match: {key: [k], user: "*"}`,
+		`match: {policy: "**"}`:                "match: {type: exceeded}",
+		"groupBy: [user, policy, window]":      "severity: info",
+		"match: {user: [a, b, c]}, dedup: 10m": "match: {user: [c, a, b]}",
+	} {
+		_, err := ParseRules("f", []byte("rules: [{name: a, "+one+"},\n {name: b, "+other+"}]"), fileOptions)
+		if err == nil || !strings.HasPrefix(err.Error(), "f:2: rules[1]: sends a channel the same alerts as rules[0]") {
+			t.Errorf("%s, and %s: %v", one, other, err)
+		}
+	}
+}
+
 // TestRulesThatSendDifferentAlertsAreAccepted, also to one channel.
 func TestRulesThatSendDifferentAlertsAreAccepted(t *testing.T) {
 	t.Parallel()
