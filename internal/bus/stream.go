@@ -98,8 +98,7 @@ func (w *streamWatch) ensure(ctx context.Context, js jetstream.JetStream, want j
 func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (created bool, err error) {
 	s, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = createStream(ctx, js, want)
-		created = err == nil
+		s, created, err = createStream(ctx, js, want)
 	}
 	if err != nil {
 		return false, wrapStream("look up", want.Name, err)
@@ -122,29 +121,42 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 	return created, wrapStream("add subjects to", want.Name, err)
 }
 
-// createStream creates the stream. If another worker creates it at the same moment, the server may
+// creating is held while a stream is created: the parts of a process that begin at the same time would each take
+// themselves for the one that created it, because the server answers all of them alike.
+var creating = make(slots, 1)
+
+// createStream creates the stream, unless another part of the process has done so. If another worker creates it at the same moment, the server may
 // refuse this one in more than one way (the name is taken, the space is reserved twice). So a
 // refusal counts only if there still is no stream a little later.
 //
 // A server may allow no such window for duplicates. Then the stream gets what it allows, up to 2
 // minutes: a repeat that comes later has the same id.
-func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
+func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (s jetstream.Stream, created bool, err error) {
+	select {
+	case creating <- struct{}{}:
+		defer func() { <-creating }()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	if s, err = js.Stream(ctx, want.Name); err == nil {
+		return s, false, nil
+	}
 	for try := 1; ; try++ {
 		s, err := js.CreateStream(ctx, want)
 		if err == nil {
-			return s, nil
+			return s, true, nil
 		}
 		if sleep(ctx, 50*time.Millisecond) != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if s, lookupErr := js.Stream(ctx, want.Name); lookupErr == nil {
-			return s, nil
+			return s, false, nil
 		}
 		if hasCode(err, errInvalidStream) {
 			want.Duplicates = 0 // the server's choice
 		}
 		if try == 3 {
-			return nil, fmt.Errorf("create it: %w", explainNoRoom(err, want))
+			return nil, false, fmt.Errorf("create it: %w", explainNoRoom(err, want))
 		}
 	}
 }

@@ -214,6 +214,26 @@ func TestLostStreamsAreTold(t *testing.T) {
 	ensure("level=ERROR", "made anew")
 }
 
+// TestTheFirstStartTellsOnceOfItsStream, although several parts of a process make sure of it at the same time.
+func TestTheFirstStartTellsOnceOfItsStream(t *testing.T) {
+	t.Parallel()
+	js := testenv.JetStream(t, dial(t, testenv.NATS(t).ClientURL()))
+	log := new(logBuffer)
+	var all sync.WaitGroup
+	for range 8 {
+		w := &streamWatch{log: slog.New(slog.NewTextHandler(log, nil))}
+		all.Go(func() {
+			if err := w.ensure(t.Context(), js, eventStream()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := strings.Count(log.String(), "stream created"); n != 1 {
+		t.Errorf("told %d times: %s", n, log.String())
+	}
+}
+
 // TestAReportTellsOfALostStream: on a quiet day it is the first that needs the stream.
 func TestAReportTellsOfALostStream(t *testing.T) {
 	t.Parallel()

@@ -210,11 +210,12 @@ func (e *Engine) Submit(r *Request) error {
 		e.finish(r, 0)
 		return nil
 	}
-	take := e.enqueue
+	var err error
 	if r.Verb == Settle {
-		take = e.submitSettle
+		err = e.submitSettle(r)
+	} else {
+		err = e.enqueue(r)
 	}
-	err := take(r)
 	if err != nil && !r.Verb.internal() {
 		e.cfg.Observer.Decided(r.Verb, "error", "", false, time.Since(r.Received))
 	}
