@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/app"
@@ -28,6 +29,26 @@ type databaseFlags struct {
 	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"PostgreSQL."`
 }
 
+// patience is after how long a verb says that it is not stuck.
+const patience = 5 * time.Second
+
+// patiently runs what may take minutes: a step over large tables, or the wait for another migration.
+func patiently[R any](s *session, act string, run func() (R, error)) (R, error) {
+	ended := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			fmt.Fprintf(s.err, "limiter: %s is still at work, or waits for another migration of this database, "+
+				"which then holds an advisory lock (see pg_locks); Ctrl-C ends it\n", act)
+		}
+	})
+	defer watch.Wait()
+	defer close(ended)
+	return run()
+}
+
 type migrateUpCmd struct{ databaseFlags }
 
 func (*migrateUpCmd) Help() string {
@@ -40,7 +61,7 @@ Several may run at once; one does the work.`
 }
 
 func (c *migrateUpCmd) Run(s *session) error {
-	m, err := app.MigrateUp(s.ctx, c.DatabaseURL)
+	m, err := patiently(s, "migrate up", func() (app.Migrated, error) { return app.MigrateUp(s.ctx, c.DatabaseURL) })
 	switch {
 	case err != nil:
 		return err
@@ -71,7 +92,7 @@ func (c *migrateDownCmd) Validate() error {
 }
 
 func (c *migrateDownCmd) Run(s *session) error {
-	m, err := app.MigrateDown(s.ctx, c.DatabaseURL)
+	m, err := patiently(s, "migrate down", func() (app.Migrated, error) { return app.MigrateDown(s.ctx, c.DatabaseURL) })
 	if err != nil {
 		return err
 	}
@@ -88,7 +109,7 @@ func (*migrateStatusCmd) Help() string {
 }
 
 func (c *migrateStatusCmd) Run(s *session) error {
-	steps, err := app.MigrationStatus(s.ctx, c.DatabaseURL)
+	steps, err := patiently(s, "migrate status", func() ([]app.Migration, error) { return app.MigrationStatus(s.ctx, c.DatabaseURL) })
 	if len(steps) == 0 {
 		return err
 	}

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -39,4 +43,21 @@ func TestMigrate(t *testing.T) {
 	migrate("up").want(t, exitError, "", newer)
 	migrate("down", "--yes").want(t, exitError, "", newer)
 	migrate("status").want(t, exitError, "999      of a newer release", newer)
+}
+
+// TestALongMigrationSaysThatItIsNotStuck, once, and one that is done soon says nothing.
+func TestALongMigrationSaysThatItIsNotStuck(t *testing.T) {
+	t.Parallel()
+	for takes, want := range map[time.Duration]string{patience - 1: "", 10 * patience: "limiter: migrate up is still at work, or waits"} {
+		synctest.Test(t, func(t *testing.T) {
+			var log strings.Builder
+			n, err := patiently(&session{err: &log}, "migrate up", func() (int, error) {
+				time.Sleep(takes)
+				return 7, errors.New("failed")
+			})
+			if n != 7 || err == nil || !strings.HasPrefix(log.String(), want) || want == "" && log.Len() > 0 || strings.Count(log.String(), "\n") > 1 {
+				t.Errorf("after %s: %d, %v, %q", takes, n, err, log.String())
+			}
+		})
+	}
 }
