@@ -232,7 +232,8 @@ type alertsReplayCmd struct {
 }
 
 func (*alertsReplayCmd) Help() string {
-	return `Dead letters are due again at once. A receiver that already got one can tell by its id.
+	return `Dead letters are due again at once, and so is what waits for its next try in a channel of them, or in the one of
+--channel. A receiver that already got one can tell by its id.
 
 Examples:
 

@@ -41,7 +41,7 @@ type Sender interface {
 	Wake()
 	// State returns the state of a channel; the zero state for an unknown channel.
 	State(channel string) ChannelState
-	// Resume ends the pause of a channel.
+	// Resume ends the pause of a channel, and brings forward what waits for its next try there.
 	Resume(channel string)
 }
 

@@ -176,6 +176,9 @@ type Store interface {
 	// clock was ahead. They become due after the lease, so that an attempt in flight ends before, and their age counts from
 	// now.
 	RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error)
+	// AdvanceDeliveries makes up to max waiting deliveries of a channel due now, the earliest first, that are due later than
+	// lease from now: no process has claimed those. It returns how many.
+	AdvanceDeliveries(ctx context.Context, channel string, lease time.Duration, max int) (int, error)
 	// EndDeliveries makes overdue deliveries dead letters, with a reason, the oldest first, and returns them as they were
 	// before. Each is returned to one process only. While an alert's "ID.raised" waits, its "ID.resolved" is not overdue.
 	EndDeliveries(ctx context.Context, o Overdue, reason func(*Delivery) string) ([]Delivery, error)

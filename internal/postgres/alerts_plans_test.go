@@ -56,6 +56,7 @@ var alertQueries = []query{
 	{"due deliveries", dueDeliveriesSQL, []string{"Update on alert_deliveries d", "Limit", "LockRows", "Index Scan using alert_deliveries_due on alert_deliveries d_1", "Limit", "Index Scan using alert_deliveries_pkey on alert_deliveries", "Nested Loop", "CTE Scan on due", "Tid Scan on alert_deliveries d"}},
 	{"other deliveries", otherDeliveriesSQL, []string{"Limit", "Recursive Union", "Limit", "Index Only Scan using alert_deliveries_due on alert_deliveries", "WorkTable Scan on waiting w_1", "Nested Loop", "CTE Scan on waiting w", "Limit", "Index Scan using alert_deliveries_due on alert_deliveries d", "Limit", "Index Scan using alert_deliveries_pkey on alert_deliveries alert_deliveries_1"}},
 	{"recall deliveries", recallDeliveriesSQL, []string{"Update on alert_deliveries d", "Recursive Union", "Limit", "Index Only Scan using alert_deliveries_due on alert_deliveries", "WorkTable Scan on waiting w", "Limit", "Nested Loop", "CTE Scan on waiting w_1", "Subquery Scan on d_1", "Limit", "LockRows", "Index Scan using alert_deliveries_due on alert_deliveries alert_deliveries_1", "Nested Loop", "CTE Scan on ahead", "Tid Scan on alert_deliveries d"}},
+	{"advance deliveries", advanceDeliveriesSQL, []string{"Update on alert_deliveries d", "Limit", "LockRows", "Index Scan using alert_deliveries_due on alert_deliveries", "Nested Loop", "CTE Scan on ahead", "Tid Scan on alert_deliveries d"}},
 	{"lock deliveries", lockDeliveriesSQL, []string{"Nested Loop", "Function Scan on unnest u", "Subquery Scan on d", "Limit", "LockRows", "Index Scan using alert_deliveries_pkey on alert_deliveries"}},
 	{"deliver", saveResultsSQL, []string{"Update on alert_deliveries d", "Nested Loop", "Subquery Scan on u", "Nested Loop", "Function Scan on u_1", "Limit", "Index Scan using alert_deliveries_pkey on alert_deliveries", "Tid Scan on alert_deliveries d"}},
 	{"old deliveries", oldDeliveriesSQL, []string{"Limit", "LockRows", "Index Scan using alert_deliveries_age on alert_deliveries d", "Limit", "Index Scan using alert_deliveries_pkey on alert_deliveries"}},
@@ -113,7 +114,7 @@ ANALYZE alert_deliveries;
 INSERT INTO alert_deliveries SELECT 'a' || n || '.resolved/c', 'c', '{}', 'waiting', 0, n, n, 0, '' FROM generate_series(1, 2000) n`)
 	var about []query
 	for _, q := range alertQueries {
-		if slices.Contains([]string{"due deliveries", "other deliveries", "old deliveries"}, q.name) {
+		if slices.Contains([]string{"due deliveries", "other deliveries", "advance deliveries", "old deliveries"}, q.name) {
 			about = append(about, q)
 		}
 	}

@@ -66,6 +66,13 @@ UPDATE alert_deliveries d SET due_at = ` + startMillis + ` + $2,
 	created_at = least(created_at, ` + startMillis + `), replayed_at = least(replayed_at, ` + startMillis + `)
 FROM ahead WHERE d.ctid = ahead.place`
 
+	advanceDeliveriesSQL = `
+WITH ahead AS MATERIALIZED (
+	SELECT ctid AS place FROM alert_deliveries WHERE channel = $1 AND state = 'waiting' AND due_at > ` + startMillis + ` + $2
+	ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+UPDATE alert_deliveries d SET due_at = ` + startMillis + ` FROM ahead WHERE d.ctid = ahead.place`
+
 	// Locks in order of id.
 	lockDeliveriesSQL = `
 SELECT d.id FROM unnest($1::text[]) AS u (id)
@@ -173,6 +180,11 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 // RecallDeliveries implements [alerts.Store].
 func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error) {
 	return s.change(ctx, "recall deliveries", recallDeliveriesSQL, later.Milliseconds(), lease.Milliseconds(), max)
+}
+
+// AdvanceDeliveries implements [alerts.Store].
+func (s *Store) AdvanceDeliveries(ctx context.Context, channel string, lease time.Duration, max int) (int, error) {
+	return s.change(ctx, "bring deliveries forward", advanceDeliveriesSQL, channel, lease.Milliseconds(), max)
 }
 
 // SaveResults implements [alerts.Store].

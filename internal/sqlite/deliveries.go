@@ -51,6 +51,10 @@ WHERE w.channel NOT IN (SELECT value FROM json_each(?1))` + notBefore + ` LIMIT 
 UPDATE alert_deliveries SET due_at = ?3, created_at = min(created_at, ?1), replayed_at = min(replayed_at, ?1) WHERE id IN (
 	SELECT d.id FROM waiting w CROSS JOIN alert_deliveries d ON d.channel = w.channel AND d.state = 'waiting' AND d.due_at > ?2 LIMIT ?4)`
 
+	advanceDeliveriesSQL = `
+UPDATE alert_deliveries SET due_at = ?2 WHERE id IN (
+	SELECT id FROM alert_deliveries WHERE channel = ?1 AND state = 'waiting' AND due_at > ?3 ORDER BY due_at LIMIT ?4)`
+
 	saveResultSQL = `
 UPDATE alert_deliveries SET state = ?2, attempts = attempts + ?3, error = ?4,
 	due_at = CASE ?2 WHEN 'waiting' THEN ?5 ELSE due_at END, ended_at = CASE ?2 WHEN 'waiting' THEN 0 ELSE ?6 END
@@ -140,6 +144,20 @@ func (s *Store) OtherDeliveries(ctx context.Context, channels []string, due time
 func (s *Store) RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error) {
 	now := s.now().UnixMilli()
 	return s.change(ctx, "recall deliveries", recallDeliveriesSQL, now, now+later.Milliseconds(), now+lease.Milliseconds(), max)
+}
+
+// AdvanceDeliveries implements [alerts.Store].
+func (s *Store) AdvanceDeliveries(ctx context.Context, channel string, lease time.Duration, max int) (n int, err error) {
+	err = s.transact(ctx, "bring deliveries forward", func() (bool, error) {
+		now := s.now().UnixMilli() // not earlier: what was claimed meanwhile would seem to be due after the lease
+		changed, err := s.execInTx(advanceDeliveriesSQL, channel, now, now+lease.Milliseconds(), max)
+		n = int(changed)
+		return changed > 0, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // SaveResults implements [alerts.Store].

@@ -29,7 +29,7 @@ func TestPlans(t *testing.T) {
 		alertSQL, listAlertsSQL, listOpenAlertsSQL, listAlertsOfUserSQL, listOpenAlertsOfUserSQL,
 		pruneAlertsSQL, pruneDeliveriesSQL, pruneSilencesSQL, prunePoisonSQL, pruneGroupsSQL, pruneTakenSQL,
 		pendingAlertsSQL, pendingAheadSQL, claimAlertSQL, saveNoticeSQL, resolvableAlertsSQL, resolvableAheadSQL, resolveAlertSQL, heldUsersSQL, allHeldUsersSQL,
-		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, recallDeliveriesSQL, saveResultSQL, oldDeliveriesSQL,
+		heldAlertsSQL, digestAlertSQL, holdAlertSQL, addDeliverySQL, dueDeliveriesSQL, claimDeliverySQL, otherDeliveriesSQL, recallDeliveriesSQL, advanceDeliveriesSQL, saveResultSQL, oldDeliveriesSQL,
 		deliveriesOfSQL, deadDeliveriesSQL, deadDeliveriesOfChannelSQL, replayDeliveriesSQL, replayDeliveriesOfChannelSQL,
 		addSilenceSQL, endSilenceSQL, silencesSQL, allSilencesSQL, keepPoisonSQL, trimPoisonSQL, poisonSQL, disableChannelSQL, enableChannelSQL,
 		disabledChannelsSQL, waitingDeliveriesSQL,

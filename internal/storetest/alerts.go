@@ -64,6 +64,7 @@ var deliveryTests = []test{
 	{"deliveries of removed channels", otherDeliveries},
 	{"deliveries that channels of others may have claimed", otherDeliveriesInHand},
 	{"deliveries made by a clock that was ahead are recalled", recallDeliveries},
+	{"deliveries that wait for a next try are brought forward", advanceDeliveries},
 	{"dead letters, page by page, and replayed", deadLetters},
 	{"deliveries end by age", oldDeliveries},
 	{"a replay restarts the age of a delivery", oldAfterReplay},

@@ -272,6 +272,42 @@ func recallDeliveries(t *testing.T, s Store) {
 	equal(t, "within the lease", dueIDs(t, s, "x"), nil)
 }
 
+// advanceDeliveries has a channel with deliveries that are claimed, that are due, that wait for their next try, and that are
+// over; and another channel, whose deliveries stay as they are.
+func advanceDeliveries(t *testing.T, s Store) {
+	advance := func(max, want int) {
+		t.Helper()
+		if n, err := s.AdvanceDeliveries(within(t), "x", time.Minute, max); n != want || err != nil {
+			t.Errorf("brought %d forward, %v; want %d", n, err, want)
+		}
+	}
+	advance(9, 0)
+	for _, channel := range []string{"x", "y"} {
+		addDeliveries(t, s, channel, "claimed", "late", "later", "latest.raised", "sent", "dead")
+		now := claimDeliveries(t, s, channel, 9, time.Minute)[0].DueAt - time.Minute.Milliseconds()
+		makeDead(t, s, "dead/"+channel)
+		writeResults(t, s, alerts.DeliveryResult{ID: "sent/" + channel, State: alerts.DeliverySent})
+		for id, due := range map[string]int64{"late": now + hour, "later": now + 2*hour, "latest.raised": now + 3*hour} {
+			writeResults(t, s, alerts.DeliveryResult{ID: id + "/" + channel, State: alerts.DeliveryWaiting, DueAt: due, Error: "500", Counts: true})
+		}
+		addDeliveries(t, s, channel, "latest.resolved", "new")
+	}
+	advance(1, 1)
+	first := claimDeliveries(t, s, "x", 9, time.Minute)
+	ids := deliveryIDs(first)
+	slices.Sort(ids) // some have the same time
+	equal(t, "with the next one, while the beginning of an alert waits", ids, []string{"late/x", "new/x"})
+	advance(9, 2)
+	advance(9, 0)
+	rest := claimDeliveries(t, s, "x", 9, time.Minute)
+	ids = deliveryIDs(rest)
+	slices.Sort(ids)
+	equal(t, "with the others", ids, []string{"later/x", "latest.raised/x"})
+	equal(t, "as it was", fmt.Sprint(rest[0].Attempts, " ", rest[0].Error), "1 500")
+	advance(9, 0) // they are claimed
+	equal(t, "of the other channel", dueIDs(t, s, "y"), []string{"new/y"})
+}
+
 func deadLetters(t *testing.T, s Store) {
 	addDeliveries(t, s, "x", "1", "2", "3", "4")
 	addDeliveries(t, s, "y", "1", "2")

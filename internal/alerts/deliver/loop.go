@@ -44,6 +44,10 @@ type loop struct {
 	lastError string
 	// outage logs when failures begin and end.
 	outage *outage.Log
+	// behind says that deliveries may wait for a next try which failures have put off, and back that the target works again.
+	// caughtUpAt is when such deliveries were last brought forward.
+	behind, back bool
+	caughtUpAt   time.Time
 }
 
 // attempt is an attempt to send a delivery. err and took are set when it has ended.
@@ -67,6 +71,7 @@ func (l *loop) setChannel(ch Named) {
 	defer l.mu.Unlock()
 	if l.breaker == nil || l.ch.Target != ch.Target {
 		l.breaker, l.pausedUntil, l.lastError = l.newBreaker(), time.Time{}, ""
+		l.behind, l.back = true, false // an earlier process, or the earlier target, may have failed
 		l.outage = outage.New(l.s.cfg.Logger.With("channel", l.name), slog.LevelWarn,
 			"alert channel is failing; failed deliveries will be retried", "alert channel works again")
 	}
@@ -84,6 +89,9 @@ func (l *loop) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
 		IsSuccessful: targetWorks,
 		IsExcluded:   func(err error) bool { return errors.Is(err, errStopped) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
+			if to == gobreaker.StateOpen {
+				l.fellBehind()
+			}
 			if to == gobreaker.StateOpen && from == gobreaker.StateClosed {
 				l.s.cfg.Logger.Warn("alert channel keeps failing; circuit breaker open", "channel", l.name, "for", breakFor,
 					"error", l.lastErr())
@@ -121,7 +129,7 @@ func (l *loop) run(ctx context.Context) {
 	defer poll.Stop()
 	claim, full := true, false
 	for ctx.Err() == nil {
-		if claim {
+		if l.catchUp(ctx) || claim {
 			full = l.claim(ctx, sendCtx, saveCtx)
 		}
 		select {

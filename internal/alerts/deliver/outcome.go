@@ -46,6 +46,7 @@ func (l *loop) evaluate(ctx context.Context, a *attempt) alerts.DeliveryResult {
 	refusal, refused := errors.AsType[*alerts.Refusal](a.err)
 	switch {
 	case a.err == nil:
+		l.worked(a.target)
 		l.enableIfMoved(ctx, a.target)
 	case errors.Is(a.err, errStopped):
 		outcome = l.putOff(&t, a, 0)
@@ -130,6 +131,7 @@ func (l *loop) pause(target string, d time.Duration) (already bool) {
 	if until := now.Add(d); until.After(l.pausedUntil) {
 		l.pausedUntil = until
 	}
+	l.behind, l.back = true, false
 	if !already { // those under way get the same answer, a moment later
 		l.s.cfg.Logger.Warn("alert channel paused: its target asked for a pause", "channel", l.name, "for", d)
 	}
@@ -144,18 +146,6 @@ func (l *loop) paused() time.Time {
 		return time.Time{}
 	}
 	return l.pausedUntil
-}
-
-// resume ends a pause.
-func (l *loop) resume() {
-	l.mu.Lock()
-	paused := l.s.cfg.Now().Before(l.pausedUntil)
-	l.pausedUntil = time.Time{}
-	l.mu.Unlock()
-	if paused {
-		l.s.cfg.Logger.Info("alert channel resumed: a replay ended its pause", "channel", l.name)
-		l.wakeUp()
-	}
 }
 
 // giveUp makes deliveries of a disabled channel dead letters.

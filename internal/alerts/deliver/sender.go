@@ -18,6 +18,7 @@ type Outbox interface {
 	OtherDeliveries(ctx context.Context, channels []string, due time.Duration, max int) ([]alerts.Delivery, error)
 	SaveResults(ctx context.Context, all []alerts.DeliveryResult) error
 	RecallDeliveries(ctx context.Context, later, lease time.Duration, max int) (int, error)
+	AdvanceDeliveries(ctx context.Context, channel string, lease time.Duration, max int) (int, error)
 	EndDeliveries(ctx context.Context, o alerts.Overdue, reason func(*alerts.Delivery) string) ([]alerts.Delivery, error)
 	DisableChannel(ctx context.Context, d alerts.Disabled) error
 	EnableChannel(ctx context.Context, channel string) (found bool, err error)
@@ -102,6 +103,9 @@ const (
 	maxAge = 2 * 24 * time.Hour
 	// maxWait is longer than any delivery waits for its next attempt: the longest of delays plus a fifth, plus the lease.
 	maxWait = 24 * time.Hour
+	// catchUpEvery is how often deliveries of one channel are brought forward at most. A target that fails and works by turns
+	// would otherwise soon have had all their tries.
+	catchUpEvery = 30 * time.Minute
 	// saveTimeout bounds storing the result of an attempt, retries included.
 	saveTimeout = 30 * time.Second
 	// leaseFor is longer than an attempt and storing its result, so that no other process tries meanwhile.
@@ -182,7 +186,7 @@ func (s *Sender) State(channel string) alerts.ChannelState {
 	return alerts.ChannelState{Breaker: breaker.State().String(), PausedUntil: l.paused(), LastError: l.lastErr()}
 }
 
-// Resume ends the pause of a channel in this process.
+// Resume ends the pause of a channel in this process, and brings forward what waits for its next try there.
 func (s *Sender) Resume(channel string) {
 	if l := s.loopOf(channel); l != nil {
 		l.resume()
