@@ -232,8 +232,8 @@ type alertsReplayCmd struct {
 }
 
 func (*alertsReplayCmd) Help() string {
-	return `Dead letters are due again at once, and so is what waits for its next try in a channel of them, or in the one of
---channel. A receiver that already got one can tell by its id.
+	return `Dead letters are due again at once. So is what waits for its next try in their channels, or in the one that --channel
+names, unless a circuit breaker is open, then once it is not. A receiver that already got one can tell by its id.
 
 Examples:
 
