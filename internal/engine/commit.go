@@ -197,9 +197,9 @@ func (e *Engine) timedOutShort(ctx context.Context, err error, took time.Duratio
 	return e.shortTimeouts.Add(1) <= maxShortTimeouts
 }
 
-// transact runs a transaction through the circuit breaker.
-func (e *Engine) transact(ctx context.Context, update func() error) error {
-	began, probing := time.Now(), e.breaker.State() != gobreaker.StateClosed
+// transact runs a transaction through the circuit breaker; it may have begun before.
+func (e *Engine) transact(ctx context.Context, began time.Time, update func() error) error {
+	probing := e.breaker.State() != gobreaker.StateClosed
 	_, err := e.breaker.Execute(func() (struct{}, error) {
 		err := update()
 		took := time.Since(began)
@@ -230,7 +230,7 @@ func (e *Engine) writeOnce(ctx context.Context, b *batch) error {
 		return nil
 	}
 	e.leases.takeForBatch(b, e.now())
-	if err := e.transact(ctx, func() error { return e.update(ctx, b) }); err != nil {
+	if err := e.transact(ctx, time.Now(), func() error { return e.update(ctx, b) }); err != nil {
 		if errors.Is(err, ErrCommitUnknown) {
 			e.cache.invalidate(Forget{All: true})
 		} else {

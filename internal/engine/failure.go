@@ -97,7 +97,7 @@ func (e *Engine) probeSlowly() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.usualTimeout())
 	defer cancel()
 	id := probePrefix + e.cfg.NewID()
-	_ = e.transact(ctx, func() error { // transact records the outcome
+	_ = e.transact(ctx, time.Now(), func() error { // transact records the outcome
 		return e.cfg.Store.Update(ctx, Batch{IDs: []string{id}}, func(s Snapshot) Changes {
 			e.cache.invalidateOthers(&s.Others)
 			return Changes{Receipts: []Receipt{{ID: id, Answer: []byte(`{}`), ExpiresAt: s.Now + receiptLife}}}

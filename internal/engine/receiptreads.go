@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,6 +19,8 @@ type receiptReads struct {
 	mu      sync.Mutex
 	waiting []*Request
 	running bool
+	// hanging is closed when a read ends that has run past its deadline; nil for none.
+	hanging chan struct{}
 }
 
 // add adds a settle, unless most wait, and reports whether the caller has to start the reading.
@@ -64,10 +67,11 @@ func (e *Engine) submitSettle(r *Request) error {
 // readReceipts reads until no settle waits.
 func (e *Engine) readReceipts() {
 	for rs := e.receiptReads.take(e.cfg.MaxBatch); len(rs) > 0; rs = e.receiptReads.take(e.cfg.MaxBatch) {
-		if rs = e.refuseLate(rs); len(rs) == 0 {
+		rs, oldest := e.refuseLate(rs)
+		if len(rs) == 0 {
 			continue
 		}
-		receipts, err := e.consumeReceipts(rs)
+		receipts, err := e.consumeReceipts(rs, oldest)
 		for i, r := range rs {
 			failed := err
 			if failed == nil {
@@ -82,9 +86,10 @@ func (e *Engine) readReceipts() {
 	}
 }
 
-// refuseLate answers the settles that have waited too long to be read for, and returns the others.
-func (e *Engine) refuseLate(rs []*Request) []*Request {
-	(&batch{requests: rs}).failLate(time.Now(), e.heartbeat.runningSince(), e.maxWait(), e.lateError())
+// refuseLate answers the settles that have waited too long to be read for, and returns the others and
+// the time since when the oldest of them waits.
+func (e *Engine) refuseLate(rs []*Request) (kept []*Request, oldest time.Time) {
+	oldest = (&batch{requests: rs}).failLate(time.Now(), e.heartbeat.runningSince(), e.maxWait(), e.lateError())
 	return slices.DeleteFunc(rs, func(r *Request) bool {
 		if r.err == nil {
 			return false
@@ -92,32 +97,78 @@ func (e *Engine) refuseLate(rs []*Request) []*Request {
 		e.answerWithoutStore(r)
 		e.finish(r, time.Since(r.Received))
 		return true
-	})
+	}), oldest
 }
 
-// consumeReceipts reads the receipts of the consumes that are settled. It fails at once while the
-// store is known to fail.
-func (e *Engine) consumeReceipts(rs []*Request) (receipts []*Receipt, err error) {
+// consumeReceipts reads the receipts of the consumes that are settled, in time for the one that waits
+// since oldest. It fails at once while the store is known to fail.
+//
+// A read that fails is a failure of the store. One that succeeds says nothing: a store may be readable
+// and not writable, and a lock that all transactions wait for does not hold up a read.
+func (e *Engine) consumeReceipts(rs []*Request, oldest time.Time) ([]*Receipt, error) {
+	const act = "read receipts"
 	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
-		return nil, unavailable("read receipts", e.cause())
+		return nil, unavailable(act, e.cause())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), e.txnTimeout())
+	began, why := time.Now(), context.DeadlineExceeded
+	usual := began.Add(e.txnTimeout())
+	until := earlier(usual, oldest.Add(e.cfg.Deadline*15/16))
+	if until.Before(usual) && e.storeHealthy() {
+		why = errShortTimeout
+	}
+	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
 	defer cancel()
 	ids := make([]string, len(rs))
 	for i, r := range rs {
 		ids[i] = r.ConsumeID()
 	}
-	err = e.transact(ctx, func() (err error) {
-		receipts, err = e.cfg.Store.Receipts(ctx, ids)
-		return err
-	})
-	if isCircuitOpen(err) {
-		err = e.cause()
+	receipts, err := e.receiptReads.read(ctx, e.cfg.Store, ids)
+	switch {
+	case errors.Is(err, errReadHangs): // which has failed already
+	case err != nil:
+		if err = e.transact(ctx, began, func() error { return err }); isCircuitOpen(err) {
+			err = e.cause()
+		}
 	}
 	if err != nil {
-		return nil, unavailable("read receipts", err)
+		return nil, unavailable(act, err)
 	}
 	return receipts, nil
+}
+
+// errReadHangs says that nothing was read, because an earlier read still runs after its deadline.
+var errReadHangs = fmt.Errorf("%w (a read)", errHung)
+
+// read reads receipts. It does not wait for a read that runs past its deadline, see hung.go, nor begin
+// another one beside it. Only one goroutine may call it.
+func (x *receiptReads) read(ctx context.Context, store Store, ids []string) ([]*Receipt, error) {
+	if x.hanging != nil {
+		select {
+		case <-x.hanging:
+			x.hanging = nil
+		default:
+			return nil, errReadHangs
+		}
+	}
+	var receipts []*Receipt
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		receipts, err = store.Receipts(ctx, ids)
+	}()
+	select {
+	case <-done:
+		return receipts, err
+	case <-ctx.Done():
+	}
+	select {
+	case <-done:
+		return receipts, err
+	case <-time.After(hungAfter):
+		x.hanging = done
+		return nil, errHung
+	}
 }
 
 // loadReservation reads what the settle corrects from the receipt of its consume, nil if there is
