@@ -26,10 +26,10 @@ func (f *fixedWindow) advance(l *Limit, now int64) {
 	}
 }
 
-// ended reports whether a charge at now begins another window. A window from its first use has not
-// begun until something is charged to it.
+// ended reports whether a charge at now begins another window; last is never past the end of its
+// own. A window from its first use has not begun until something is charged to it.
 func (f *fixedWindow) ended(l *Limit, now int64) bool {
-	return max(f.last, now) >= f.end || l.FirstUse && f.count == 0
+	return now >= f.end || l.FirstUse && f.count == 0
 }
 
 func (f *fixedWindow) moment() int64 { return f.last }

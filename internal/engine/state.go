@@ -154,10 +154,9 @@ func (s *State) redefine(l *Limit, now int64) {
 	s.warnedAt = min(s.warnedAt, max(0, at-1))
 	c := s.counting()
 	c.start(l, at)
-	switch {
-	case used > 0 && s.algorithm == TokenBucket:
+	if s.algorithm == TokenBucket {
 		s.bucket.carry(used)
-	case used > 0:
+	} else {
 		c.charge(used)
 	}
 	c.advance(l, now)
@@ -187,17 +186,17 @@ func (s *State) warn(l *Limit, now, remaining int64) bool {
 	if remaining > l.Threshold {
 		return false
 	}
-	switch begin, end := s.fixed.begin, s.fixed.end; {
-	case s.algorithm == FixedWindow && l.FirstUse && s.fixed.last <= s.warnedAt:
+	switch {
+	case l.FirstUse && s.fixed.last <= s.warnedAt:
 		return false
-	case s.algorithm == FixedWindow && l.FirstUse:
+	case l.FirstUse:
 		// When all of it is refunded the window begins again, perhaps several times before this one
 		// would have ended.
-		s.warnedAt = end - 1
-	case s.algorithm == FixedWindow && s.warnedAt >= begin && s.warnedAt < end:
+		s.warnedAt = s.fixed.end - 1
+	case s.algorithm == FixedWindow && s.warnedAt >= s.fixed.begin:
 		return false
 	case s.algorithm == FixedWindow:
-		s.warnedAt = max(now, begin)
+		s.warnedAt = max(now, s.fixed.begin)
 	case s.warnedAt > 0 && max(now-s.warnedAt, s.warnedAt-now) < l.Window.Millis:
 		return false
 	default:
@@ -276,7 +275,7 @@ func (s *State) Decode(b []byte) error {
 		s.since = d.between(0, farFuture)
 	}
 	s.counting().decode(&d)
-	if !d.bad && len(d.b) > 0 {
+	if len(d.b) > 0 {
 		s.lent.decode(&d)
 	}
 	if d.bad || len(d.b) != 0 || s.spec == 0 {

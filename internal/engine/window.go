@@ -139,11 +139,8 @@ func periodSpan(now int64, p Period, zone *time.Location) (start, end int64) {
 		}
 	}
 	// Around a clock change at midnight the local date may step back or be skipped, so the period
-	// of an instant is the last one that has begun.
+	// of an instant is the last one that has begun. That of its local date has begun.
 	n := 0
-	for at(n) > now {
-		n--
-	}
 	for at(n+1) <= now {
 		n++
 	}
