@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"testing"
 	"time"
@@ -66,6 +67,9 @@ func TestAlgorithmNames(t *testing.T) {
 			t.Errorf("ParseAlgorithm(%q) = %v, %v", a, got, err)
 		}
 	}
+	if got := Algorithm(3).String(); got != "algorithm(3)" {
+		t.Errorf("an algorithm of a later release is called %q", got)
+	}
 	for _, bad := range []string{"", "Sliding_Window", "gcra", "algorithm(3)"} {
 		if got, err := ParseAlgorithm(bad); err == nil {
 			t.Errorf("ParseAlgorithm(%q) = %v; want an error", bad, got)
@@ -111,6 +115,7 @@ func TestHashDistinguishesDefinitions(t *testing.T) {
 		"bucket":    func(l *Limit) { l.Algorithm = TokenBucket },
 		"window":    func(l *Limit) { l.Window.text = "week" },
 		"zone":      func(l *Limit) { l.Zone = time.FixedZone("Europe/Berlin", 3600) },
+		"UTC":       func(l *Limit) { l.Zone = time.UTC },
 	} {
 		l := base
 		change(&l)
@@ -123,5 +128,51 @@ func TestHashDistinguishesDefinitions(t *testing.T) {
 	same.Threshold, same.User, same.Key = 5, "u", "other"
 	if same.hash() != base.hash() || !same.sameDefinition(&base) {
 		t.Error("key, threshold and user are no part of the definition")
+	}
+}
+
+// TestTheHashOfADefinitionStaysTheSame from one release to the next: it is stored with every
+// counter, and another one would carry over all of them.
+func TestTheHashOfADefinitionStaysTheSame(t *testing.T) {
+	t.Parallel()
+	month := limitOf(t, FixedWindow, 10, "month")
+	month.Policy, month.Zone, month.FirstUse = "api", loadZone(t, "Europe/Berlin"), true
+	bucket := limitOf(t, TokenBucket, MaxAmount, "366d")
+	bucket.Burst = MaxAmount
+	for _, c := range []struct {
+		limit Limit
+		want  uint64
+	}{
+		{limitOf(t, SlidingWindow, 1, "1s"), 0x8c855e54a160affe}, {month, 0xe31dbce7083e76c0}, {bucket, 0x1e67e5f237a045e0},
+	} {
+		if got := c.limit.hash(); got != c.want {
+			t.Errorf("%+v has hash %#x; want %#x", c.limit.Spec(), got, c.want)
+		}
+	}
+}
+
+// Counters are in order of key, then of name.
+func TestCounterIDsAreInOrder(t *testing.T) {
+	t.Parallel()
+	ids := []CounterID{{}, {"", "b"}, {"a", "a"}, {"a", "b"}, {"a", "bb"}, {"aa", "a"}, {"b", ""}}
+	for i, a := range ids {
+		for j, b := range ids {
+			if got := a.Compare(b); got != cmp.Compare(i, j) {
+				t.Errorf("%q compared with %q: %d", a, b, got)
+			}
+		}
+	}
+}
+
+// The name of a policy's counter says both; the name of an inline limit has no policy.
+func TestCounterNamesTellTheirPolicy(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string][2]string{
+		PolicyName("api", "1m"): {"api", "1m"}, PolicyName("p", ""): {"p", ""}, "1m": {"", "1m"}, "": {"", ""},
+	} {
+		id := CounterID{Key: "k", Name: name}
+		if got := [2]string{id.PolicyPart(), id.Label()}; got != want {
+			t.Errorf("%q is limit %q of policy %q", name, got[1], got[0])
+		}
 	}
 }
