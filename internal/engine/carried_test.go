@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"math/big"
 	"slices"
 	"testing"
@@ -229,4 +230,68 @@ func TestChargesUnderLowerLimitRefillAtItsRate(t *testing.T) {
 	if r := h.ask(Consume, 1); r.RetryAfter != 59_400+36_000 {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestADefinitionBeginsAfterAllCharges that were made under another one, or they could be given back
+// to it: in one millisecond, later, and after the clock was set back.
+func TestADefinitionBeginsAfterAllCharges(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, SlidingWindow, 10, "1m"), now: noon}
+	h.ask(Consume, 1)
+	for i, want := range []struct{ at, since int64 }{{0, 1}, {0, 2}, {1000, 1000}, {-5000, 1001}, {2000, 2000}} {
+		h.limit = limitOf(t, algorithms[(i+1)%3], 10, "1h")
+		h.now = noon + want.at
+		if h.ask(Consume, 1); h.state.since != noon+want.since {
+			t.Errorf("redefined at %d: begun at %d; want %d", want.at, h.state.since-noon, want.since)
+		}
+	}
+}
+
+// A sliding window that takes over a fixed one knows when that was warned of.
+func TestAWarningIsCarriedOver(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, FixedWindow, 10, "1m"), now: noon + 30_000}
+	h.limit.Threshold = 10
+	h.ask(Consume, 1)
+	if !h.state.warn(&h.limit, h.now, 9) {
+		t.Error("the fixed window is not warned of")
+	}
+	h.limit.Algorithm = SlidingWindow
+	for _, want := range []struct {
+		after int64
+		warn  bool
+	}{{1, false}, {60_000 - 3, false}, {2, true}} { // it was carried over as of the millisecond before
+		h.play(op{want.after, Consume, 1})
+		if got := h.state.warn(&h.limit, h.now, 8); got != want.warn {
+			t.Errorf("warned %t at %d ms", got, h.now-noon-30_000)
+		}
+	}
+}
+
+// A stored state decides like the one in memory, which keeps nothing of the definitions before that is not stored.
+func TestAStoredStateDecidesTheSameUnderAnyDefinition(t *testing.T) {
+	t.Parallel()
+	check(t, 2000, func(t *rapid.T) {
+		kept := begin(t, TokenBucket)
+		limits := []Limit{kept.limit}
+		for range 2 {
+			l := kept.limit
+			l.Limit = rapid.Int64Range(1, kept.limit.Limit).Draw(t, "lower limit")
+			limits = append(limits, l, genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm")).Draw(t, "other"))
+		}
+		restored := kept
+		for _, o := range genOps(kept.limit, 16, Consume, Consume, Check, Record, Refund).Draw(t, "ops") {
+			kept.limit = rapid.SampledFrom(limits).Draw(t, "under")
+			restored.limit, restored.state = kept.limit, *stored(t, &restored.state)
+			if x, y := kept.play(o), restored.play(o); x != y {
+				t.Fatalf("%+v: %s %d: %+v, and stored %+v", kept.limit.Spec(), o.verb, o.cost, x, y)
+			}
+			lease := rapid.Int64Range(0, 10).Draw(t, "lease")
+			kept.state.chargeAhead(&kept.limit, lease)
+			restored.state.chargeAhead(&restored.limit, lease)
+			if x, y := kept.state.Append(nil), restored.state.Append(nil); !bytes.Equal(x, y) {
+				t.Fatalf("%+v: stored as % x and % x", kept.limit.Spec(), x, y)
+			}
+		}
+	})
 }

@@ -44,6 +44,7 @@ func TestDecodeRejectsImpossibleStates(t *testing.T) {
 		"fixed, past the limit":   header(FixedWindow, noon, minute, maxUsed, minute-1),
 		"sliding, empty":          header(SlidingWindow, minute, 0, noon),
 		"sliding":                 header(SlidingWindow, minute, 2, noon/1000, 1, 59, 5, 1_999),
+		"two generations":         header(FixedWindow, noon, minute, 3, 0, 1, noon, 0, 1, noon, 0),
 		"bucket":                  header(TokenBucket, 10, 5, minute, 14, 59_999, noon),
 		"bucket, past the limit":  header(TokenBucket, 10, 5, minute, -maxUsed, 0, noon),
 		"bucket, of everything":   header(TokenBucket, MaxAmount, MaxAmount, MaxWindow.Milliseconds(), 2*MaxAmount, 0, noon),
@@ -62,9 +63,13 @@ func TestDecodeRejectsImpossibleStates(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"one byte":                  {stateVersion},
 		"another version":           append([]byte{stateVersion + 1}, good[1:]...),
-		"version 0":                 append([]byte{0}, good[1:]...),
+		"version 0":                 slices.Concat([]byte{0}, before[1:], good[len(begin):]),
+		"warned before 1970":        slices.Concat(good[:10], binary.AppendVarint(nil, -1), good[11:]),
+		"exceeded before 1970":      slices.Concat(good[:11], binary.AppendVarint(nil, -1), good[12:]),
+		"fewer denials than none":   slices.Concat(good[:12], binary.AppendVarint(nil, -1), good[13:]),
+		"more than two generations": header(FixedWindow, noon, minute, 3, 0, 1, noon, 0, 1, noon, 0, 1, noon, 0),
 		"since before 1970":         slices.Concat(binary.AppendVarint(before[:len(before):len(before)], -1), good[len(begin):]),
-		"another algorithm":         header(TokenBucket+1, noon, minute, 3, 0),
+		"another algorithm":         header(TokenBucket+1, minute, 0, noon),
 		"no spec":                   append(append([]byte{stateVersion, byte(FixedWindow)}, make([]byte, 8)...), good[10:]...),
 		"cut short":                 good[:len(good)-1],
 		"too long":                  append(bytes.Clone(good), 0),
@@ -73,6 +78,7 @@ func TestDecodeRejectsImpossibleStates(t *testing.T) {
 		"fixed, too long":           header(FixedWindow, noon, MaxWindow.Milliseconds()+1, 3, 0),
 		"fixed, below nothing":      header(FixedWindow, noon, minute, -1, 0),
 		"fixed, too much":           header(FixedWindow, noon, minute, maxUsed+1, 0),
+		"fixed, seen before":        header(FixedWindow, noon, minute, 3, -1),
 		"fixed, seen behind":        header(FixedWindow, noon, minute, 3, minute),
 		"fixed, too far":            header(FixedWindow, farFuture+1, minute, 3, 0),
 		"fixed, seen too late":      header(FixedWindow, lastMoment, minute, 3, 1),
@@ -223,6 +229,9 @@ func TestRecordedUsageIsCapped(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			h.state = *stored(t, &h.state)
+			if a == SlidingWindow {
+				h.now += h.limit.Window.Millis / 30 // to another sub-bucket
+			}
 		}
 		want := int64(maxUsed - MaxAmount)
 		if a == TokenBucket {

@@ -160,3 +160,18 @@ func TestDenialsOfManyCountersAreNotCounted(t *testing.T) {
 		t.Errorf("%d counters are counted, want %d", len(d.pending), maxUnreported)
 	}
 }
+
+// TestAnEventIsDueAfterItsInterval, to the millisecond, on both sides: the clock may have been set back.
+func TestAnEventIsDueAfterItsInterval(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[int64]bool{
+		0: false, exceededInterval - 1: false, exceededInterval: true, 1 - exceededInterval: false, -exceededInterval: true,
+	} {
+		if got := exceededDue(noon, noon+after); got != want {
+			t.Errorf("due %d ms after the last: %t", after, got)
+		}
+	}
+	if !exceededDue(0, 1) {
+		t.Error("the first is not due")
+	}
+}
