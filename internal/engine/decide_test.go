@@ -197,3 +197,39 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+// TestTheStrictestLimitSpeaks, whatever the order: one that is enforced before one in shadow, a
+// denial before what is allowed, the longest wait, which is the one without end, and the least that remains.
+func TestTheStrictestLimitSpeaks(t *testing.T) {
+	t.Parallel()
+	strictest := []Result{
+		{}, {RetryAfter: 900}, {RetryAfter: 5}, {Allowed: true}, {Allowed: true, Remaining: 9},
+		{Shadow: true}, {Shadow: true, RetryAfter: 7}, {Shadow: true, Allowed: true, Remaining: 3},
+	}
+	for i, first := range strictest {
+		for _, second := range strictest[i+1:] {
+			for _, results := range [][]Result{{first, second}, {second, first}} {
+				if got := (&Decision{Results: results}).Speaker(); *got != first {
+					t.Errorf("of %+v speaks %+v", results, *got)
+				}
+			}
+		}
+	}
+	if got := (&Decision{}).Speaker(); got != nil {
+		t.Errorf("of nothing speaks %+v", got)
+	}
+}
+
+// A sliding window that was charged in each of its sub-buckets has one more than they are, since the
+// first leaves late, and can be stored.
+func TestAChargeInEverySubBucketIsStored(t *testing.T) {
+	t.Parallel()
+	h := history{limit: limitOf(t, SlidingWindow, 1000, "1m"), now: noon}
+	for range 3 * subBuckets {
+		h.play(op{1000, Consume, 1})
+		h.state = *stored(t, &h.state)
+	}
+	if n := len(h.state.sliding.buckets); n != subBuckets+1 {
+		t.Errorf("%d buckets", n)
+	}
+}

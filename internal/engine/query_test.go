@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -80,4 +81,25 @@ func TestStatusOfLimitsIsNotServedFromALease(t *testing.T) {
 		}
 		store.fail(nil)
 	})
+}
+
+// unlisted is a store whose counters cannot be listed.
+type unlisted struct{ engine.Store }
+
+func (unlisted) List(context.Context, string, engine.CounterID, int) ([]engine.StoredCounter, int64, error) {
+	return nil, 0, errors.New("list is down")
+}
+
+// TestAListThatCannotBeReadIsNotEmpty: who pages through the counters is told, and may go on from where it was.
+func TestAListThatCannotBeReadIsNotEmpty(t *testing.T) {
+	t.Parallel()
+	store := unlisted{openTap(t)}
+	e := start(t, engine.Config{Store: store})
+	after := engine.CounterID{Key: "k", Name: "n"}
+	if page, more, err := e.List(t.Context(), "", after, 10); page != nil || more || !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("list: %v, %t, %v", page, more, err)
+	}
+	if page, err := engine.CheckQuotas(t.Context(), store, after, 10); page.Last != after || !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("quotas: %+v, %v", page, err)
+	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"errors"
 	"reflect"
 	"testing"
@@ -119,4 +120,43 @@ func FuzzDecodeReceipt(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestAReceiptOfAnotherVersionIsRefused, since its numbers may mean something else.
+func TestAReceiptOfAnotherVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	check(t, 100, func(t *rapid.T) {
+		whole := genKept(t).receipt.Answer
+		whole[0]++
+		if _, err := (&Receipt{Answer: whole}).decode(); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("version %d: %v", whole[0], err)
+		}
+	})
+}
+
+// TestATextIsNotLongerThanWhatIsThere, though its length was within what was there before it.
+func TestATextIsNotLongerThanWhatIsThere(t *testing.T) {
+	t.Parallel()
+	d := decoder{b: binary.AppendVarint(nil, 1)}
+	if got := d.text(); got != "" || !d.bad {
+		t.Errorf("a text of one byte, cut short, is read as %q", got)
+	}
+}
+
+// TestAChargeNeedsACost: an answer that has something to settle on a limit, and not how much was charged, is refused.
+func TestAChargeNeedsACost(t *testing.T) {
+	t.Parallel()
+	l := limitOf(t, SlidingWindow, 10, "1m")
+	r := Request{Verb: Record, Limits: []Limit{l}, Cost: 1, ID: "job"}
+	var b batch
+	b.states = append(b.states, &State{})
+	r.decision = r.decide(b.states, noon)
+	p := Receipt{Answer: b.encodeAnswer(&r)}
+	if _, err := p.decode(); err != nil {
+		t.Fatal(err)
+	}
+	p.Answer[4] |= limitReserved // after the version, the flags, the expiry, and the number of limits
+	if _, err := p.decode(); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("decoded: %v", err)
+	}
 }
