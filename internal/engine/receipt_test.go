@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 
@@ -158,5 +159,34 @@ func TestAChargeNeedsACost(t *testing.T) {
 	p.Answer[4] |= limitReserved // after the version, the flags, the expiry, and the number of limits
 	if _, err := p.decode(); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("decoded: %v", err)
+	}
+}
+
+// TestTheStoredFormOfAReceiptStaysTheSame, or a repeat that another release answers gets another answer.
+func TestTheStoredFormOfAReceiptStaysTheSame(t *testing.T) {
+	t.Parallel()
+	l := limitOf(t, FixedWindow, 10, "day")
+	l.Policy, l.User, l.FirstUse, l.Zone, l.Message = "p", "u", true, loadZone(t, "Europe/Berlin"), "no"
+	shadow := limitOf(t, TokenBucket, 1, "1s")
+	shadow.Key, shadow.Burst, shadow.Shadow = "l", 1, true
+	var b batch
+	for _, c := range []struct {
+		cost int64
+		want string
+	}{
+		{2, "01050004041901026b066461790270066461791a4575726f70652f4265726c696e001400041080f8dba09963" +
+			"000102758088a9ce98638088a9ce98631302026c04317300043173000002020400a0a7a9ce98630001008088" +
+			"a9ce98638088a9ce9863"},
+		{3, "01070006041901026b066461790270066461791a4575726f70652f4265726c696e001400060e80f8dba09963" +
+			"000102758088a9ce98638088a9ce98630602026c043173000431730000020200048088a9ce986300"},
+		{11, "010000040801026b066461790270066461791a4575726f70652f4265726c696e046e6f140000148088a9ce98" +
+			"63000602026c043173000431730000020200048088a9ce986300"},
+	} {
+		r := Request{Verb: Consume, Limits: []Limit{l, shadow}, Cost: c.cost, ID: "job"}
+		b.states = []*State{{}, {}}
+		r.decision = r.decide(b.states, noon)
+		if got := fmt.Sprintf("%x", b.encodeAnswer(&r)); got != c.want {
+			t.Errorf("a consume of %d is stored as\n%s; want\n%s", c.cost, got, c.want)
+		}
 	}
 }
