@@ -40,6 +40,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"burst of a window", FixedWindow, "1m", func(l *Limit) { l.Burst = 1 }, "burst"},
 		{"no window", SlidingWindow, "1m", func(l *Limit) { l.Window = Window{} }, "window"},
 		{"sliding calendar", SlidingWindow, "day", func(*Limit) {}, "algorithm"},
+		{"sliding minute", SlidingWindow, "minute", func(*Limit) {}, "algorithm"},
 		{"bucket calendar", TokenBucket, "month", func(*Limit) {}, "algorithm"},
 		{"zone of a duration", FixedWindow, "1d", func(l *Limit) { l.Zone = berlin }, "timezone"},
 		{"sliding first use", SlidingWindow, "1m", func(l *Limit) { l.FirstUse = true }, "anchor"},
