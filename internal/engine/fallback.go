@@ -19,7 +19,7 @@ func (e *Engine) answerWithoutStore(r *Request) {
 	if r.Verb.internal() || errors.Is(r.err, ErrIDConflict) || errors.Is(r.err, ErrUnknownID) || errors.Is(r.err, ErrOverloaded) {
 		return
 	}
-	if r.Refusal != nil && r.Verb != Settle { // which may have been made before
+	if r.Refusal != nil && (r.Verb != Settle || errors.Is(r.err, r.Refusal)) { // a settle may have been made before
 		r.err = r.Refusal
 		return
 	}
