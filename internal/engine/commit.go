@@ -25,8 +25,7 @@ func (e *Engine) commit(b *batch) {
 	running := e.heartbeat.runningSince()
 	oldest := b.failLate(time.Now(), running, e.maxWait(), e.lateError())
 	e.answerLate(b)
-	usual := later(b.began, running).Add(e.txnTimeout())
-	until := earlier(usual, oldest.Add(e.cfg.Deadline*15/16))
+	until, short := e.endOf(later(b.began, running), oldest)
 	defer b.endTurn()
 	if e.probeTimedOut.Load() && e.breaker.State() != gobreaker.StateClosed { // do not have requests wait for a probe
 		for _, r := range b.requests {
@@ -35,7 +34,7 @@ func (e *Engine) commit(b *batch) {
 		e.answerFailed(b)
 		return
 	}
-	err := e.writeWithRetries(b, until, e.storeHealthy() && until.Before(usual))
+	err := e.writeWithRetries(b, until, short)
 	if err != nil && !time.Now().Before(until) && e.heartbeat.runningSince().After(running) {
 		// The process was held up, not the store.
 		if errors.Is(err, ErrCommitUnknown) {
@@ -47,6 +46,23 @@ func (e *Engine) commit(b *batch) {
 		b.fail(err)
 	}
 	e.answerFailed(b)
+}
+
+// endOf returns when a transaction that began then has to end, for which a request waits since oldest.
+// short says that a store that works gets less than its usual time.
+func (e *Engine) endOf(began, oldest time.Time) (until time.Time, short bool) {
+	usual := began.Add(e.txnTimeout())
+	until = earlier(usual, oldest.Add(e.cfg.Deadline*15/16))
+	return until, e.storeHealthy() && until.Before(usual)
+}
+
+// contextUntil returns a context whose cause tells a short end from another.
+func contextUntil(end time.Time, short bool) (context.Context, context.CancelFunc) {
+	why := context.DeadlineExceeded
+	if short {
+		why = errShortTimeout
+	}
+	return context.WithDeadlineCause(context.Background(), end, why)
 }
 
 // skipStore has a request answered without any transaction, because of why. Leases that it was to
@@ -121,11 +137,7 @@ func (e *Engine) usualTimeout() time.Duration { return e.cfg.Deadline * 3 / 4 }
 // writeWithRetries writes the batch, and writes it again while that may help. short says that until
 // leaves less than a transaction's usual time, because requests have waited for long.
 func (e *Engine) writeWithRetries(b *batch, until time.Time, short bool) error {
-	why := context.DeadlineExceeded
-	if short {
-		why = errShortTimeout
-	}
-	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
+	ctx, cancel := contextUntil(until, short)
 	defer cancel()
 	if short { // in a flood the store does not hang: checkHung allows it the usual time
 		until = later(until, time.Now().Add(e.txnTimeout()))

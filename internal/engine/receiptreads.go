@@ -110,13 +110,8 @@ func (e *Engine) consumeReceipts(rs []*Request, oldest time.Time) ([]*Receipt, e
 	if state := e.breaker.State(); e.hung.Load() || state == gobreaker.StateOpen || state != gobreaker.StateClosed && e.probeTimedOut.Load() {
 		return nil, unavailable(act, e.cause())
 	}
-	began, why := time.Now(), context.DeadlineExceeded
-	usual := began.Add(e.txnTimeout())
-	until := earlier(usual, oldest.Add(e.cfg.Deadline*15/16))
-	if until.Before(usual) && e.storeHealthy() {
-		why = errShortTimeout
-	}
-	ctx, cancel := context.WithDeadlineCause(context.Background(), until, why)
+	began := time.Now()
+	ctx, cancel := contextUntil(e.endOf(began, oldest))
 	defer cancel()
 	ids := make([]string, len(rs))
 	for i, r := range rs {
@@ -174,10 +169,9 @@ func (x *receiptReads) read(ctx context.Context, store Store, ids []string) ([]*
 // loadReservation reads what the settle corrects from the receipt of its consume, nil if there is
 // none. A settle that cannot be made is refused, unless it was made before.
 func (r *Request) loadReservation(consume *Receipt) {
-	var err error
-	if consume == nil {
-		err = ErrUnknownID
-	} else if r.consumeExpiry = consume.ExpiresAt; true {
+	err := ErrUnknownID
+	if consume != nil {
+		r.consumeExpiry = consume.ExpiresAt
 		r.reservation, r.Limits, err = consume.reserved()
 	}
 	if err != nil {
