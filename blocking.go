@@ -36,6 +36,15 @@ type blockingCalls struct {
 	abandoned, stuck atomic.Int32
 }
 
+// blockingCall is one call of f.
+type blockingCall struct {
+	calls    *blockingCalls
+	f        func()
+	returned chan struct{}
+	state    atomic.Int32
+	panicked any
+}
+
 // The states of a call.
 const (
 	callAwaited int32 = iota
@@ -47,36 +56,36 @@ const (
 // run runs f in a goroutine and reports whether it returned before ctx ended, or shortly after. If not, f goes on without
 // its caller. A panic of f is raised in the caller, which may recover it, unless f was abandoned by then.
 func (b *blockingCalls) run(ctx context.Context, f func()) (returned bool) {
-	done := make(chan struct{})
-	var state atomic.Int32
-	var panicked any
-	go func() {
-		defer func() {
-			p := recover()
-			if p != nil {
-				panicked = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
-			}
-			close(done)
-			switch state.Swap(callReturned) {
-			case callAwaited:
-				return
-			case callStuck:
-				b.stuck.Add(-1)
-			}
-			b.abandoned.Add(-1)
-			if p != nil {
-				panic(p)
-			}
-		}()
-		f()
-	}()
-	if !doneInTime(ctx, done) && b.abandon(&state) {
+	call := &blockingCall{calls: b, f: f, returned: make(chan struct{})}
+	go call.run()
+	if !doneInTime(ctx, call.returned) && call.abandon() {
 		return false
 	}
-	if panicked != nil {
-		panic(panicked)
+	if call.panicked != nil {
+		panic(call.panicked)
 	}
 	return true
+}
+
+func (c *blockingCall) run() {
+	defer func() {
+		p := recover()
+		if p != nil {
+			c.panicked = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
+		}
+		close(c.returned)
+		switch c.state.Swap(callReturned) {
+		case callAwaited:
+			return
+		case callStuck:
+			c.calls.stuck.Add(-1)
+		}
+		c.calls.abandoned.Add(-1)
+		if p != nil {
+			panic(p)
+		}
+	}()
+	c.f()
 }
 
 // doneInTime waits for done until ctx has ended and abandonGrace has passed.
@@ -97,15 +106,15 @@ func doneInTime(ctx context.Context, done <-chan struct{}) bool {
 }
 
 // abandon marks a call as abandoned. It returns false if the call has returned meanwhile.
-func (b *blockingCalls) abandon(state *atomic.Int32) bool {
-	b.abandoned.Add(1)
-	if !state.CompareAndSwap(callAwaited, callAbandoned) {
-		b.abandoned.Add(-1)
+func (c *blockingCall) abandon() bool {
+	c.calls.abandoned.Add(1)
+	if !c.state.CompareAndSwap(callAwaited, callAbandoned) {
+		c.calls.abandoned.Add(-1)
 		return false
 	}
 	time.AfterFunc(stalledAfter, func() {
-		if state.CompareAndSwap(callAbandoned, callStuck) {
-			b.stuck.Add(1)
+		if c.state.CompareAndSwap(callAbandoned, callStuck) {
+			c.calls.stuck.Add(1)
 		}
 	})
 	return true

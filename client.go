@@ -195,12 +195,16 @@ func (c *Client) Do(ctx context.Context, subject string, body []byte) ([]byte, e
 		return nil, &Error{Status: 400, Code: "invalid_subject", Field: "subject",
 			Message: subject + " never answers; send lines of the request log with LogRequest"}
 	}
+	return c.do(ctx, subject, bytes.Clone(body))
+}
+
+// do is Do with a body that stays as it is, because the connection may read it after do has returned.
+func (c *Client) do(ctx context.Context, subject string, body []byte) ([]byte, error) {
 	if err := c.checkConnection(subject, !asksDecision(subject)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
-	body = bytes.Clone(body) // the connection may read it after Do has returned
 	var msg *nats.Msg
 	var err error
 	if !c.blocking.run(ctx, func() { msg, err = c.request(ctx, subject, body) }) {
@@ -228,11 +232,18 @@ func (c *Client) withTimeout(ctx context.Context) (context.Context, context.Canc
 
 // decide sends a request whose answer is a decision.
 func (c *Client) decide(ctx context.Context, subject string, request any) (*Reply, error) {
-	answer, err := call[decisionBody](ctx, c, subject, request)
+	answer, err := c.ask(ctx, subject, request)
 	if err != nil {
 		return nil, err
 	}
-	reply := answer.reply()
+	if reply, ok := readReply(answer); ok {
+		return reply, nil
+	}
+	body, err := readAnswer[decisionBody](subject, answer)
+	if err != nil {
+		return nil, err
+	}
+	reply := body.reply()
 	if reply == nil {
 		return nil, missingField(subject, "allowed")
 	}
@@ -258,19 +269,28 @@ func (d *decisionBody) reply() *Reply {
 
 // call sends a request as JSON and reads the answer's JSON into a T.
 func call[T any](ctx context.Context, c *Client, subject string, request any) (*T, error) {
+	answer, err := c.ask(ctx, subject, request)
+	if err != nil {
+		return nil, err
+	}
+	return readAnswer[T](subject, answer)
+}
+
+// ask sends a request as JSON and returns the answer.
+func (c *Client) ask(ctx context.Context, subject string, request any) ([]byte, error) {
 	body, err := marshalRequest(subject, request)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.Do(ctx, subject, body)
-	if err != nil {
-		return nil, err
-	}
-	reply := new(T)
-	if err := json.Unmarshal(answer, reply); err != nil {
+	return c.do(ctx, subject, body)
+}
+
+func readAnswer[T any](subject string, answer []byte) (*T, error) {
+	body := new(T)
+	if err := json.Unmarshal(answer, body); err != nil {
 		return nil, fmt.Errorf("%s: read answer: %w", subject, err)
 	}
-	return reply, nil
+	return body, nil
 }
 
 func marshalRequest(subject string, request any) ([]byte, error) {

@@ -58,7 +58,7 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 	if asksDecision(subject) && !c.nc.IsConnected() && !c.nc.IsClosed() {
 		return nil, fmt.Errorf("%s: not sent, because the decision would come too late and still be charged: %w", subject, c.disconnected())
 	}
-	msg, err := c.requestThroughTakeover(ctx, &nats.Msg{Subject: subject, Data: body})
+	msg, err := c.requestThroughTakeover(ctx, subject, body)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, noLimiter(subject)
@@ -73,23 +73,23 @@ func (c *Client) request(ctx context.Context, subject string, body []byte) (*nat
 // requestThroughTakeover sends a request, and sends it again while nobody is listening, which is safe because nobody
 // has seen it. After all pauses have passed in vain, or as many as ctx had time for, requests are sent only once for
 // the next second: callers that let requests pass without a limiter should not be slowed down each time.
-func (c *Client) requestThroughTakeover(ctx context.Context, m *nats.Msg) (msg *nats.Msg, err error) {
+func (c *Client) requestThroughTakeover(ctx context.Context, subject string, body []byte) (msg *nats.Msg, err error) {
 	for _, pause := range takeoverPauses {
-		msg, err = c.nc.RequestMsgWithContext(ctx, m)
+		msg, err = c.nc.RequestWithContext(ctx, subject, body)
 		switch {
 		case !errors.Is(err, nats.ErrNoResponders) || c.lackedLimiter():
 			return msg, err
 		case sleep(ctx, pause) != nil:
 			if pause > takeoverPauses[0] && ctx.Err() == nil {
-				c.noteNoLimiter(m.Subject)
+				c.noteNoLimiter(subject)
 			}
 			return nil, err
-		case asksDecision(m.Subject) && !c.nc.IsConnected(): // nats.go would buffer it, and it would be charged later
+		case asksDecision(subject) && !c.nc.IsConnected(): // nats.go would buffer it, and it would be charged later
 			return nil, err
 		}
 	}
-	if msg, err = c.nc.RequestMsgWithContext(ctx, m); errors.Is(err, nats.ErrNoResponders) {
-		c.noteNoLimiter(m.Subject)
+	if msg, err = c.nc.RequestWithContext(ctx, subject, body); errors.Is(err, nats.ErrNoResponders) {
+		c.noteNoLimiter(subject)
 	}
 	return msg, err
 }

@@ -1,0 +1,111 @@
+package limits_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/testenv"
+)
+
+// replies are decisions as limiters write them.
+var replies = []string{
+	`{"allowed":true,"key":"api:user:123","name":"1m","limit":100,"remaining":42,"reset":1790000000000}`,
+	`{"allowed":false,"key":"api:user:123","name":"1m","limit":100,"remaining":0,"reset":1790000000000,"retryAfter":23000,` +
+		`"blockedBy":"1m","message":"100 of 100 used in 1m; try again in 23s"}`,
+	`{"allowed":true,"limit":0,"remaining":0,"reset":0,"limits":[]}`,
+	`{"allowed":true,"key":"k","name":"n","limit":5,"remaining":-1,"reset":3,"limits":[{"policy":"p","name":"n","key":"k","algorithm":` +
+		`"fixed_window","limit":5,"window":"day","remaining":4,"reset":3,"allowed":true},{"name":"é","key":"k","algorithm":"token_bucket",` +
+		`"limit":9223372036854775807,"window":"1s","remaining":0,"reset":3,"allowed":false,"retryAfter":7,"shadow":true}],"degraded":true,"shadow":true}`,
+}
+
+// otherReplies are decisions in other forms, and answers that are none.
+var otherReplies = []string{
+	`{"allowed": true}`, `{"allowed":true,"new":1}`, `{"Allowed":true}`, `{"allowed":true,"key":"\u0061"}`, "{\"allowed\":true,\"key\":\"\xff\"}",
+	"{\"allowed\":true,\"key\":\"\n\"}", `{"allowed":true,"limit":01}`, `{"allowed":true,"limit":-01}`, `{"allowed":true,"limit":1.0}`, `{"allowed":true,"limit":-}`,
+	`{"allowed":true,"limit":9223372036854775808}`, `{"allowed":true,"limit":}`, `{"allowed":true,"limit":null}`, `{"allowed":null}`, `{"allowed":tru}`,
+	`{"allowed":true,"limits":null}`, `{"allowed":true,"limits":[],"limits":[]}`, `{"allowed":true,limits"[]}`, `{"allowed":true,"limits":[{}]}`, `{"allowed":true,"limits":[,]}`,
+	`{"allowed":true,"limits":[{"new":1}]}`, `{"allowed":true,"limits":[{"name":"a"}{"name":"b"}]}`, `{"allowed":true,"limits":[{"name":"a"},]}`,
+	`{"allowed":true}}`, `{"allowed":true,}`, `{"allowed":true`, `{"allowed":true,"key":"`, `{"key":"k"}`, `{}`, `{`, `null`, `[]`, ``,
+}
+
+// decodeReply is what readReply has to agree with.
+func decodeReply(answer []byte) (*limits.Reply, bool) {
+	var r struct {
+		limits.Reply
+		Allowed *bool `json:"allowed"`
+	}
+	if json.Unmarshal(answer, &r) != nil || r.Allowed == nil {
+		return nil, false
+	}
+	r.Reply.Allowed = *r.Allowed
+	return &r.Reply, true
+}
+
+func TestRepliesAreReadLikeJSON(t *testing.T) {
+	t.Parallel()
+	for _, answer := range replies {
+		got, ok := limits.ReadReply([]byte(answer))
+		want, _ := decodeReply([]byte(answer))
+		if d := cmp.Diff(want, got); !ok || d != "" {
+			t.Errorf("%s: read %v %s", answer, ok, d)
+		}
+	}
+	for _, answer := range otherReplies {
+		if got, ok := limits.ReadReply([]byte(answer)); ok {
+			t.Errorf("%s: read as %+v, left to encoding/json it would be right", answer, got)
+		}
+	}
+}
+
+// TestLimitersWriteRepliesThatAreReadFast: otherwise each would be read by encoding/json, which is right, but slow.
+func TestLimitersWriteRepliesThatAreReadFast(t *testing.T) {
+	t.Parallel()
+	c := patient(testenv.Connect(t, natsURL))
+	for _, request := range []string{
+		`{"key":"fast:é","limit":1,"window":"1h"}`,
+		`{"key":"fast:é","limit":1,"window":"1h"}`,
+		`{"key":"fast:é","limit":1,"window":"1h","cost":2}`,
+		`{"limits":[{"key":"fast","limit":1,"window":"1h"},{"key":"fast","limit":1,"window":"day"}]}`,
+		`{"limits":[{"key":"fast","limit":1,"window":"1h"},{"key":"fast","limit":1,"window":"day"}]}`,
+	} {
+		answer, err := c.Do(t.Context(), limits.SubjectConsume, []byte(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := limits.ReadReply(answer); !ok {
+			t.Errorf("%s is answered by %s", request, answer)
+		}
+	}
+}
+
+func FuzzReadReply(f *testing.F) {
+	for _, answer := range append(replies, otherReplies...) {
+		f.Add([]byte(answer))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		got, ok := limits.ReadReply(answer)
+		if !ok {
+			return
+		}
+		want, _ := decodeReply(answer)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", answer, d)
+		}
+	})
+}
+
+func BenchmarkReadReply(b *testing.B) {
+	for name, answer := range map[string]string{"allowed": replies[0], "denied": replies[1]} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, ok := limits.ReadReply([]byte(answer)); !ok {
+					b.Fatal("not read")
+				}
+			}
+		})
+	}
+}
