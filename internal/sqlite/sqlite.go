@@ -59,6 +59,8 @@ type Store struct {
 	log     *slog.Logger
 	storeID string
 	reader  *sql.DB
+	// reads has the prepared statements of reader, *sql.Stmt, by their texts.
+	reads sync.Map
 	// writer holds conn, the one connection that writes, with its prepared statements.
 	writer *sql.DB
 	conn   *sql.Conn
@@ -167,6 +169,9 @@ func (s *Store) create(path string) error {
 	return f.Close()
 }
 
+// maxReaders bounds the connections that read. They stay open, because to open one takes as long as ten small reads.
+const maxReaders = 4
+
 func (s *Store) connect(ctx context.Context, path string) (err error) {
 	if s.writer, err = sql.Open("sqlite", dsn(path, "rw")); err != nil {
 		return err
@@ -176,7 +181,8 @@ func (s *Store) connect(ctx context.Context, path string) (err error) {
 		return err
 	}
 	s.reader = sql.OpenDB(&readers{s, dsn(path, "ro")})
-	s.reader.SetMaxOpenConns(4)
+	s.reader.SetMaxOpenConns(maxReaders)
+	s.reader.SetMaxIdleConns(maxReaders)
 	return s.stmts.prepare(ctx, s.conn)
 }
 
