@@ -1,4 +1,7 @@
 package limits
 
-// ReadReply is readReply, for tests that need a limiter: it imports this package.
-var ReadReply = readReply
+// ReadReply and ReadVerifyReply are for tests that need a limiter, which imports this package.
+var (
+	ReadReply       = readReply
+	ReadVerifyReply = readVerifyReply
+)

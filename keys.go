@@ -143,19 +143,26 @@ type KeyReply struct {
 // valid is a normal reply, not an error. If the request has an ID, the charge can be settled, like one of
 // [Client.Consume].
 func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, error) {
-	answer, err := call[struct {
-		VerifyReply
-		Valid    *bool         `json:"valid"`
-		Decision *decisionBody `json:"decision"`
-	}](ctx, c, SubjectVerify, r)
-	switch {
-	case err != nil:
+	answer, err := c.ask(ctx, SubjectVerify, r)
+	if err != nil {
 		return nil, err
-	case answer.Valid == nil:
-		return nil, missingField(SubjectVerify, "valid")
 	}
-	reply := &answer.VerifyReply
-	reply.Valid, reply.Decision = *answer.Valid, answer.Decision.reply()
+	reply, ok := readVerifyReply(answer)
+	if !ok {
+		body, err := readAnswer[struct {
+			VerifyReply
+			Valid    *bool         `json:"valid"`
+			Decision *decisionBody `json:"decision"`
+		}](SubjectVerify, answer)
+		switch {
+		case err != nil:
+			return nil, err
+		case body.Valid == nil:
+			return nil, missingField(SubjectVerify, "valid")
+		}
+		reply = &body.VerifyReply
+		reply.Valid, reply.Decision = *body.Valid, body.Decision.reply()
+	}
 	switch {
 	case !reply.Valid:
 		return reply, nil

@@ -7,11 +7,57 @@ import (
 )
 
 // readReply reads a decision in the form in which limiters write it: compact JSON with the members of [Reply], and texts
-// without escapes. It reports false for any other form. That takes a sixth of the time of encoding/json, which has to read
+// without escapes. It reports false for any other form. That takes a fifth of the time of encoding/json, which has to read
 // the other forms.
 func readReply(answer []byte) (reply *Reply, ok bool) {
 	r := replyReader{rest: string(answer)} // the texts of the reply are parts of it
-	reply = new(Reply)
+	reply = r.reply()
+	return reply, r.ended()
+}
+
+// readVerifyReply does the same for the answer about an API key.
+func readVerifyReply(answer []byte) (reply *VerifyReply, ok bool) {
+	r := replyReader{rest: string(answer)}
+	reply = new(VerifyReply)
+	verified := false
+	r.object(func(member string) {
+		switch member {
+		case "valid":
+			reply.Valid, verified = r.bool(), true
+		case "code":
+			reply.Code = r.text()
+		case "key":
+			r.failIf(reply.Key != nil) // encoding/json would merge the two, as below
+			reply.Key = r.keyRef()
+		case "user":
+			reply.User = r.text()
+		case "tier":
+			reply.Tier = r.text()
+		case "attributes":
+			r.failIf(reply.Attributes != nil)
+			reply.Attributes = r.texts()
+		case "decision":
+			r.failIf(reply.Decision != nil)
+			reply.Decision = r.reply()
+		default:
+			r.failIf(true)
+		}
+	})
+	r.failIf(!verified)
+	return reply, r.ended()
+}
+
+// replyReader reads what is left of an answer. After a failure its results mean nothing.
+type replyReader struct {
+	rest   string
+	failed bool
+}
+
+// ended reports whether all was read, and nothing failed.
+func (r *replyReader) ended() bool { return !r.failed && r.rest == "" }
+
+func (r *replyReader) reply() *Reply {
+	reply := new(Reply)
 	decided := false
 	r.object(func(member string) {
 		switch member {
@@ -44,13 +90,8 @@ func readReply(answer []byte) (reply *Reply, ok bool) {
 			r.failIf(true)
 		}
 	})
-	return reply, decided && !r.failed && r.rest == ""
-}
-
-// replyReader reads what is left of an answer. After a failure its results mean nothing.
-type replyReader struct {
-	rest   string
-	failed bool
+	r.failIf(!decided)
+	return reply
 }
 
 func (r *replyReader) limits() []LimitReply {
@@ -95,6 +136,27 @@ func (r *replyReader) limit() (l LimitReply) {
 		}
 	})
 	return l
+}
+
+func (r *replyReader) keyRef() *KeyRef {
+	ref := new(KeyRef)
+	r.object(func(member string) {
+		switch member {
+		case "id":
+			ref.ID = r.text()
+		case "name":
+			ref.Name = r.text()
+		default:
+			r.failIf(true)
+		}
+	})
+	return ref
+}
+
+func (r *replyReader) texts() map[string]string {
+	texts := map[string]string{}
+	r.object(func(member string) { texts[member] = r.text() })
+	return texts
 }
 
 // object reads an object that has members. The function reads the value of a member.

@@ -31,6 +31,20 @@ var otherReplies = []string{
 	`{"allowed":true}}`, `{"allowed":true,}`, `{"allowed":true`, `{"allowed":true,"key":"`, `{"key":"k"}`, `{}`, `{`, `null`, `[]`, ``,
 }
 
+// verifyReplies are answers about API keys as limiters write them.
+var verifyReplies = []string{
+	`{"valid":false,"code":"unknown"}`,
+	`{"valid":false,"code":"expired","key":{"id":"AbCdEf12"},"user":"7","tier":"PRO","attributes":{"plan":"free","é":""}}`,
+	`{"valid":true,"key":{"id":"AbCdEf12","name":"web shop"},"user":"7","decision":` + replies[1] + `}`,
+}
+
+var otherVerifyReplies = []string{
+	`{"code":"unknown"}`, `{"valid":true,"new":1}`, `{"valid":true,"key":{"new":1}}`, `{"valid":true,"key":{}}`, `{"valid":true,"key":null}`,
+	`{"valid":true,"key":{"id":"a"},"key":{"name":"b"}}`, `{"valid":true,"attributes":{}}`, `{"valid":true,"attributes":{"a":1}}`,
+	`{"valid":true,"attributes":{"a":"1"},"attributes":{"b":"2"}}`, `{"valid":true,"decision":{"limit":1}}`, `{"valid":true,"decision":null}`,
+	`{"valid":true,"decision":{"allowed":true},"decision":{"allowed":false}}`, `{"valid":true} `, ``,
+}
+
 // decodeReply is what readReply has to agree with.
 func decodeReply(answer []byte) (*limits.Reply, bool) {
 	var r struct {
@@ -44,6 +58,24 @@ func decodeReply(answer []byte) (*limits.Reply, bool) {
 	return &r.Reply, true
 }
 
+// decodeVerifyReply is what readVerifyReply has to agree with.
+func decodeVerifyReply(answer []byte) (*limits.VerifyReply, bool) {
+	var r struct {
+		limits.VerifyReply
+		Valid    *bool           `json:"valid"`
+		Decision json.RawMessage `json:"decision"`
+	}
+	if json.Unmarshal(answer, &r) != nil || r.Valid == nil {
+		return nil, false
+	}
+	r.VerifyReply.Valid = *r.Valid
+	ok := true
+	if r.Decision != nil {
+		r.VerifyReply.Decision, ok = decodeReply(r.Decision)
+	}
+	return &r.VerifyReply, ok
+}
+
 func TestRepliesAreReadLikeJSON(t *testing.T) {
 	t.Parallel()
 	for _, answer := range replies {
@@ -51,6 +83,18 @@ func TestRepliesAreReadLikeJSON(t *testing.T) {
 		want, _ := decodeReply([]byte(answer))
 		if d := cmp.Diff(want, got); !ok || d != "" {
 			t.Errorf("%s: read %v %s", answer, ok, d)
+		}
+	}
+	for _, answer := range verifyReplies {
+		got, ok := limits.ReadVerifyReply([]byte(answer))
+		want, _ := decodeVerifyReply([]byte(answer))
+		if d := cmp.Diff(want, got); !ok || d != "" {
+			t.Errorf("%s: read %v %s", answer, ok, d)
+		}
+	}
+	for _, answer := range otherVerifyReplies {
+		if got, ok := limits.ReadVerifyReply([]byte(answer)); ok {
+			t.Errorf("%s: read as %+v, left to encoding/json it would be right", answer, got)
 		}
 	}
 	for _, answer := range otherReplies {
@@ -79,6 +123,19 @@ func TestLimitersWriteRepliesThatAreReadFast(t *testing.T) {
 			t.Errorf("%s is answered by %s", request, answer)
 		}
 	}
+	created, err := c.CreateKey(t.Context(), limits.CreateKeyRequest{User: "é", Name: "web", Tier: "PRO", Attributes: map[string]string{"a": "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{created.APIKey, "unknown"} {
+		answer, err := c.Do(t.Context(), limits.SubjectVerify, []byte(`{"apiKey":"`+key+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := limits.ReadVerifyReply(answer); !ok {
+			t.Errorf("a verify is answered by %s", answer)
+		}
+	}
 }
 
 func FuzzReadReply(f *testing.F) {
@@ -91,6 +148,22 @@ func FuzzReadReply(f *testing.F) {
 			return
 		}
 		want, _ := decodeReply(answer)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", answer, d)
+		}
+	})
+}
+
+func FuzzReadVerifyReply(f *testing.F) {
+	for _, answer := range append(verifyReplies, otherVerifyReplies...) {
+		f.Add([]byte(answer))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		got, ok := limits.ReadVerifyReply(answer)
+		if !ok {
+			return
+		}
+		want, _ := decodeVerifyReply(answer)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s: %s", answer, d)
 		}
