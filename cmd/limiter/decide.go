@@ -140,9 +140,8 @@ func windowOf(body []byte) string {
 // printDecision prints the verdict and a table of the limits. window is the window of a request with one limit, if it is
 // known.
 func printDecision(s *session, subject string, r *limits.Reply, window string) {
-	// These charge even past the limit. If a denial were shown, people would try again and charge twice.
-	charged := subject == limits.SubjectRecord || subject == limits.SubjectSettle
-	fmt.Fprintln(s.out, verdict(r, charged))
+	w := wordingOf(subject)
+	fmt.Fprintln(s.out, w.verdict(r))
 	rows := r.Limits
 	if len(rows) == 0 && r.Key != "" {
 		rows = []limits.LimitReply{{
@@ -155,22 +154,46 @@ func printDecision(s *session, subject string, r *limits.Reply, window string) {
 	}
 	t := newTable(s.out, "KEY", "NAME", "LIMIT", "REMAINING", "RESET", "RESULT")
 	for _, l := range rows {
-		t.row(l.Key, l.Name, rate(l.Limit, l.Window, 0), l.Remaining, when(s.now(), l.Reset), result(&l, charged))
+		t.row(l.Key, l.Name, rate(l.Limit, l.Window, 0), l.Remaining, when(s.now(), l.Reset), w.result(&l))
 	}
 	t.flush()
 }
 
-func verdict(r *limits.Reply, charged bool) string {
-	text := "allowed"
+// wording is how a verb's answer is put into words.
+type wording struct {
+	// done is what was done when everything fitted, fits what that is for one limit, and shadow what a limit would have done
+	// if it were enforced.
+	done, fits, shadow string
+	// asks says that the caller asked whether it may go on. The other verbs are about work that has begun.
+	asks bool
+}
+
+func wordingOf(subject string) wording {
+	const past = "past a limit that is not enforced"
+	switch subject {
+	case limits.SubjectRecord:
+		return wording{done: "recorded", fits: "fits", shadow: past}
+	case limits.SubjectSettle:
+		return wording{done: "settled", fits: "fits", shadow: past}
+	case limits.SubjectRefund:
+		return wording{done: "refunded", fits: "refunded", shadow: past}
+	}
+	return wording{done: "allowed", fits: "allowed", shadow: "a denial that is not enforced", asks: true}
+}
+
+func (w *wording) verdict(r *limits.Reply) string {
+	text := w.done
 	switch {
-	case !r.Allowed && charged:
+	case !r.Allowed && !w.asks: // if it were called a denial, people would try again and charge twice
 		text = "past the limit: " + strings.TrimSuffix(r.Message, "; recorded past the limit")
 	case !r.Allowed:
 		text = "denied: " + cmp.Or(r.Message, "by "+r.BlockedBy)
 	case r.Shadow:
-		text = "allowed (shadow: " + cmp.Or(r.Message, "a denial that is not enforced") + ")"
+		text += " (shadow: " + cmp.Or(r.Message, w.shadow) + ")"
+	case r.Unlimited() && !w.asks:
+		text = "nothing " + w.done + ": no limit applies"
 	case r.Unlimited():
-		text = "allowed: no limit applies"
+		text += ": no limit applies"
 	}
 	if r.Degraded {
 		text += " (degraded: answered without the store)"
@@ -178,12 +201,12 @@ func verdict(r *limits.Reply, charged bool) string {
 	return text
 }
 
-func result(l *limits.LimitReply, charged bool) string {
+func (w *wording) result(l *limits.LimitReply) string {
 	text := "denied, can never fit"
 	switch {
 	case l.Allowed:
-		return "allowed"
-	case charged:
+		return w.fits
+	case !w.asks:
 		text = "charged, past the limit"
 	case l.RetryAfter > 0:
 		text = "denied, retry in " + waitTime(l.RetryAfter)

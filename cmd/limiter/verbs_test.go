@@ -134,6 +134,35 @@ k    foo   5/1h   0          2026-03-01 13:00:00 in 1h  charged, past the limit
 	}
 }
 
+// TestVerdictSaysWhatWasDone: of these verbs nobody asks for permission.
+func TestVerdictSaysWhatWasDone(t *testing.T) {
+	t.Parallel()
+	const fits = `{"allowed":true,"key":"k","name":"1h","limit":5,"remaining":4,"reset":1772366400000}`
+	const shadow = `{"allowed":true,"shadow":true,"key":"k","name":"1h","limit":5,"remaining":0,"reset":1772366400000,"limits":[` +
+		`{"key":"k","name":"1h","limit":5,"window":"1h","remaining":0,"reset":1772366400000,"allowed":false,"shadow":true}]}`
+	const none = `{"allowed":true,"limits":[]}`
+	const table = `
+KEY  NAME  LIMIT  REMAINING  RESET                      RESULT
+k    1h    `
+	for _, c := range []struct{ verb, reply, want string }{
+		{"refund k --limit 5 --window 1h", fits, "refunded" + table + "5/1h   4          2026-03-01 13:00:00 in 1h  refunded\n"},
+		{"record k --limit 5 --window 1h", fits, "recorded" + table + "5/1h   4          2026-03-01 13:00:00 in 1h  fits\n"},
+		{"settle job --cost 1", fits, "settled" + table + "5      4          2026-03-01 13:00:00 in 1h  fits\n"},
+		{"consume k --limit 5 --window 1h", fits, "allowed" + table + "5/1h   4          2026-03-01 13:00:00 in 1h  allowed\n"},
+		{"record -a user=7", shadow, "recorded (shadow: past a limit that is not enforced)" + table +
+			"5/1h   0          2026-03-01 13:00:00 in 1h  charged, past the limit (shadow)\n"},
+		{"refund -a user=7", none, "nothing refunded: no limit applies\n"},
+		{"record -a user=7", none, "nothing recorded: no limit applies\n"},
+		{"consume -a user=7", none, "allowed: no limit applies\n"},
+	} {
+		url := respond(t, "limits.*", text(c.reply))
+		i := limiter(t, append(strings.Fields(c.verb), "--nats-url", url)...)
+		if d := cmp.Diff(c.want, i.out.String()); d != "" || i.status != exitDone {
+			t.Errorf("%s: exit status %d, %s", c.verb, i.status, d)
+		}
+	}
+}
+
 func TestServiceErrorsSetExitStatus(t *testing.T) {
 	body := `{"error":{"code":"invalid_window","field":"window","message":"window: unknown unit \"x\""}}`
 	url := respond(t, "limits.*", func(string) *nats.Msg {
