@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/invopop/jsonschema"
@@ -87,6 +88,36 @@ func TestAlertsSchemaChecksChannelTargets(t *testing.T) {
 		if verdict(readText(t, files+"bad/channel-"+bad+".yaml")) == nil {
 			t.Errorf("the channel of %s is accepted", bad)
 		}
+	}
+}
+
+// TestAlertsSchemaNamesTheUnitsOfDurations, those that the loader takes and no others.
+func TestAlertsSchemaNamesTheUnitsOfDurations(t *testing.T) {
+	t.Parallel()
+	verdict := fileVerdict(t, alertsFile)
+	var schema struct {
+		Defs map[string]struct {
+			Properties map[string]struct{ Description string }
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal([]byte(readText(t, alertsFile)), &schema); err != nil {
+		t.Fatal(err)
+	}
+	_, named, _ := strings.Cut(schema.Defs["FileThrottle"].Properties["window"].Description, "(units ")
+	named, _, _ = strings.Cut(named, ")")
+	var taken []string
+	for _, window := range []string{"2000000000ns", "2000000us", "2000ms", "20s", "2m", "2h", "2d", "2w", "2y"} {
+		file := "throttle: {limit: 5, window: " + window + "}\nrules: [{name: a}]\n"
+		_, err := alerts.ParseRules(alertsFile, []byte(file), alerts.FileOptions{})
+		if bySchema := verdict(file); (err == nil) != (bySchema == nil) {
+			t.Errorf("%s: the loader says %v, and the schema %v", window, err, bySchema)
+		}
+		if err == nil {
+			taken = append(taken, strings.TrimLeft(window, "0123456789"))
+		}
+	}
+	if want := strings.Join(taken, ", "); named != want {
+		t.Errorf("the schema names the units %q, and the loader takes %q", named, want)
 	}
 }
 

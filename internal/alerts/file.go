@@ -21,7 +21,7 @@ type File struct {
 type FileThrottle struct {
 	// Limit is how many alerts are allowed in a window: 1 to 1000000000.
 	Limit *int64 `json:"limit"`
-	// Window is a duration from 1s to 31d (units s, m, h, d, w).
+	// Window is a duration from 1s to 31d (units ms, s, m, h, d, w).
 	Window string `json:"window"`
 }
 
