@@ -121,6 +121,72 @@ func TestServiceEvents(t *testing.T) {
 	}
 }
 
+// TestWatchSaysThatNobodyIsThere, once for each that is missing, and shows events as soon as they come.
+func TestWatchSaysThatNobodyIsThere(t *testing.T) {
+	t.Parallel()
+	const limiterGone, alerterGone = "limiter: no limiter is listening on nats://", "limiter: no alerter is listening on nats://"
+	for types, want := range map[string][]string{
+		"limits.warning,limits.exceeded":               {limiterGone},
+		"alerts.raised,alerts.resolved":                {alerterGone},
+		"limits.warning,alerts.raised,limits.exceeded": {limiterGone, alerterGone},
+	} {
+		t.Run(types, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.NATS(t).ClientURL()
+			i := new(invocation)
+			ended := i.start(t, want[len(want)-1], "watch", "--count", "1", "--type", types, "--nats-url", url)
+			eventType, _, _ := strings.Cut(types, ",")
+			if err := testenv.Connect(t, url).Publish(eventType, []byte(`{"specversion":"1.0","id":"1","type":"other"}`)); err != nil {
+				t.Fatal(err)
+			}
+			<-ended
+			i.want(t, exitDone, "other", "watching ")
+			for _, line := range want {
+				i.want(t, exitDone, "other", line+strings.TrimPrefix(url, "nats://")+"; the watch goes on")
+			}
+			if n := strings.Count(i.err.String(), " is listening"); n != len(want) {
+				t.Errorf("said so %d times, want %d: %s", n, len(want), i.err.String())
+			}
+		})
+	}
+}
+
+// TestWatchSaysNothingOfALimiterThatIsThere, or that may be: a store that is down says nothing about the limiter, and not
+// everybody who may see events may ask.
+func TestWatchSaysNothingOfALimiterThatIsThere(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(string) *nats.Msg{
+		"healthy": text(`{"counters":[]}`),
+		"store down": func(string) *nats.Msg {
+			return &nats.Msg{Data: []byte(`{"error":{"code":"unavailable","message":"the store cannot be reached"}}`),
+				Header: nats.Header{"Nats-Service-Error-Code": {"503"}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked := make(chan struct{}, 1)
+			url := respond(t, limits.SubjectStatus, func(request string) *nats.Msg {
+				asked <- struct{}{}
+				return answer(request)
+			})
+			i := new(invocation)
+			ended := i.start(t, "watching", "watch", "--count", "1", "--nats-url", url)
+			select {
+			case <-asked:
+			case <-time.After(time.Minute):
+				t.Error("it does not ask whether a limiter is there")
+			}
+			if err := testenv.Connect(t, url).Publish(limits.EventWarning, []byte(`{"specversion":"1.0","id":"1","type":"other"}`)); err != nil {
+				t.Fatal(err)
+			}
+			<-ended
+			if got := i.err.String(); got != "watching limits.warning and limits.exceeded\n" {
+				t.Errorf("it says %q", got)
+			}
+		})
+	}
+}
+
 // The roles of deploy/nats.conf: a missing permission is reported as such, and not only as a missing answer.
 func TestPermissionErrorsAreReported(t *testing.T) {
 	conf, err := os.ReadFile("../../deploy/nats.conf")
@@ -180,7 +246,9 @@ func TestWatchReportsDisconnects(t *testing.T) {
 	defer interrupt()
 	back := make(chan struct{})
 	i := &invocation{ctx: ctx}
-	ended := i.start(t, "watching", "watch", "--nats-url", "nats://u:p@"+s.Addr().String())
+	url := "nats://u:p@" + s.Addr().String()
+	respondAt(t, url, limits.SubjectStatus, text(`{"counters":[]}`))
+	ended := i.start(t, "watching", "watch", "--nats-url", url)
 	connected := sync.OnceFunc(func() { close(back) })
 	i.err.listen(func(text string) {
 		if strings.Contains(text, "reconnected") {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/redact"
 )
 
 // watchCmd prints events as they happen, one line each.
@@ -27,7 +30,8 @@ func (*watchCmd) Help() string {
   limiter watch --json | jq -r .subject              # each CloudEvent as it came
   limiter watch --type 'alerts.*'                    # alerts instead of crossings
 
-Events that happened before are not shown; the JetStream streams LIMITS and ALERTS keep them.`
+Events that happened before are not shown; the JetStream streams LIMITS and ALERTS keep them. If no limiter is there, or for
+alerts no alerter, the watch says so on standard error and goes on.`
 }
 
 func (c *watchCmd) Validate() error {
@@ -60,7 +64,8 @@ func (c *watchCmd) Run(s *session) error {
 }
 
 func (c *watchCmd) follow(s *session, nc *nats.Conn) error {
-	events, err := limits.NewClient(nc, limits.Timeout(c.Timeout)).Watch(s.ctx, c.Type...)
+	client := limits.NewClient(nc, limits.Timeout(c.Timeout))
+	events, err := client.Watch(s.ctx, c.Type...)
 	if err != nil {
 		return err
 	}
@@ -68,6 +73,10 @@ func (c *watchCmd) follow(s *session, nc *nats.Conn) error {
 		c.Type = watchTypes[:2]
 	}
 	fmt.Fprintf(s.err, "watching %s\n", strings.Join(c.Type, " and "))
+	ctx, end := context.WithCancel(s.ctx)
+	looked := make(chan struct{})
+	go func() { defer close(looked); c.noteMissing(ctx, s, client) }()
+	defer func() { end(); <-looked }()
 	n := 0
 	for e, err := range events {
 		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrPermissionViolation) {
@@ -83,6 +92,31 @@ func (c *watchCmd) follow(s *session, nc *nats.Conn) error {
 		}
 	}
 	return nil
+}
+
+// noteMissing says who is missing for events to come, a limiter or an alerter. Nothing else would tell their absence from a
+// quiet time. It says nothing if that is not known, as to a user who may see events and ask nothing.
+func (c *watchCmd) noteMissing(ctx context.Context, s *session, client *limits.Client) {
+	ask := map[string]func() error{
+		"limiter": func() error { _, err := client.Status(ctx, "limits:watch"); return err }, // a key that nobody charges
+		"alerter": func() error { _, err := client.ListChannels(ctx); return err },
+	}
+	asked := map[string]bool{}
+	for _, t := range c.Type {
+		who := "limiter"
+		if strings.HasPrefix(t, "alerts.") {
+			who = "alerter"
+		}
+		if asked[who] {
+			continue
+		}
+		asked[who] = true
+		missing, _ := errors.AsType[*limits.Error](ask[who]())
+		if missing != nil && strings.Contains(missing.Message, "no "+who+" is listening") && ctx.Err() == nil {
+			fmt.Fprintf(s.err, "limiter: no %s is listening on %s; the watch goes on, and shows events once one is there\n",
+				who, redact.Servers(cmp.Or(c.NATSURL, nats.DefaultURL)))
+		}
+	}
 }
 
 func (c *watchCmd) print(s *session, e limits.Event) {
