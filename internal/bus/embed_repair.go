@@ -21,6 +21,9 @@ import (
 // could not be recovered.
 const repairInterval = 2 * time.Second
 
+// healthTries is how often the server is asked at most for its health in one check.
+const healthTries = 10
+
 // probeBytes is how much room the disk must have before streams are reopened.
 const probeBytes = 1 << 20
 
@@ -98,7 +101,10 @@ func (r *streamRepairer) repair() {
 		r.open(wasGone + " was gone")
 		return
 	}
-	problem := r.healthError()
+	problem, known := r.healthError()
+	if !known {
+		return // what the last check found still stands
+	}
 	persists := problem == r.lastError
 	r.lastError = problem
 	if problem == "" {
@@ -125,7 +131,7 @@ func (r *streamRepairer) open(cause string) {
 		}
 	}
 	if err == nil {
-		if still := r.healthError(); still != "" {
+		if still, _ := r.healthError(); still != "" {
 			r.tolerateAll()
 			err = errors.New(still)
 		}
@@ -206,32 +212,56 @@ func streamFile(dir, account, stream string) string {
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // healthError is the first error of the server's streams that is not tolerated. Errors that the
-// server does not report any more are no longer tolerated.
-func (r *streamRepairer) healthError() (first string) {
-	all := healthErrors(r.server)
+// server does not report any more are no longer tolerated. It is not known if the server reports
+// nothing about its streams.
+func (r *streamRepairer) healthError() (first string, known bool) {
+	all, known := healthErrors(r.server)
+	if !known {
+		return "", false
+	}
 	maps.DeleteFunc(r.tolerated, func(e string, _ bool) bool { return !slices.Contains(all, e) })
 	for _, e := range all {
 		if !r.tolerated[e] {
-			return e
+			return e, true
 		}
 	}
-	return ""
+	return "", true
 }
 
 // tolerateAll tolerates all that the server reports now.
 func (r *streamRepairer) tolerateAll() {
+	all, known := healthErrors(r.server)
+	if !known {
+		return
+	}
 	r.tolerated = make(map[string]bool)
-	for _, e := range healthErrors(r.server) {
+	for _, e := range all {
 		r.tolerated[e] = true
 	}
 }
 
-// healthErrors returns what the server reports about its streams. It leaves out folders that hold
-// no stream: the server renames a deleted stream to a name that begins with a dot, and removes its
-// files after the client has its answer; and it leaves an empty folder if it could not create a
-// stream.
-func healthErrors(s *server.Server) (all []string) {
-	for _, e := range s.Healthz(&server.HealthzOptions{Details: true}).Errors {
+// askHealth asks the server for its health. Before it looks at its streams, the server has a
+// millisecond to find that it listens, which a goroutine may spend without a processor. It then
+// says that it is not ready for connections, and nothing about its streams. So it is asked again, and
+// ok says that it looked at them.
+func askHealth(s *server.Server) (health *server.HealthStatus, ok bool) {
+	for range healthTries {
+		health = s.Healthz(&server.HealthzOptions{Details: true})
+		ok = !slices.ContainsFunc(health.Errors, func(e server.HealthzError) bool { return e.Type == server.HealthzErrorConn })
+		if ok {
+			break
+		}
+	}
+	return health, ok
+}
+
+// healthErrors returns what the server reports about its streams, and whether it does. It leaves out
+// folders that hold no stream: the server renames a deleted stream to a name that begins with a dot,
+// and removes its files after the client has its answer; and it leaves an empty folder if it could
+// not create a stream.
+func healthErrors(s *server.Server) (all []string, known bool) {
+	health, known := askHealth(s)
+	for _, e := range health.Errors {
 		switch e.Type {
 		case server.HealthzErrorJetStream:
 		case server.HealthzErrorStream:
@@ -243,7 +273,7 @@ func healthErrors(s *server.Server) (all []string) {
 		}
 		all = append(all, e.Error)
 	}
-	return all
+	return all, known
 }
 
 // tryWrite writes a file where the streams are.

@@ -75,7 +75,8 @@ func TestUnwritableStreamsAreReopened(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.repairer.dir = filepath.Join(dir, "missing") // as if there were no room
-	for e.repairer.healthError() == "" {           // until the server needs another file
+	// Until the server needs another file.
+	for problem := ""; problem == ""; problem, _ = e.repairer.healthError() {
 		_ = publish("", maxMessage-1000, impatience) // with room for headers
 	}
 	before := storedEvents(t, js)
@@ -164,6 +165,37 @@ func TestCreatingAndDeletingStreamsReopensNothing(t *testing.T) {
 		if _, err := js.AccountInfo(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestAServerThatDoesNotSayHowItsStreamsAreIsNotHealthy: what was found before stands, or streams that nothing can mend
+// would be reopened again, which loses those in memory.
+func TestAServerThatDoesNotSayHowItsStreamsAreIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	e, _ := embedUnrepaired(t, &log) // its client keeps the server from ending at once
+	broken := filepath.Join(e.repairer.dir, "jetstream", "$G", "streams", "broken")
+	if err := os.Mkdir(broken, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(broken, "meta.inf"), []byte("no stream"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e.repairer.repair()
+	e.repairer.repair()
+	before := log.String()
+	if !strings.Contains(before, "restart the limiter") || len(e.repairer.tolerated) != 1 {
+		t.Fatalf("tolerates %v, and the log says\n%s", e.repairer.tolerated, before)
+	}
+	go e.server.LameDuckShutdown() // until it has no listener, and then for seconds, it says only that
+	for {
+		if _, known := healthErrors(e.server); !known {
+			break
+		}
+	}
+	e.repairer.repair()
+	if len(e.repairer.tolerated) != 1 || e.repairer.lastLogged == "" {
+		t.Errorf("tolerates %v, and would tell again of what it has told: the log says\n%s", e.repairer.tolerated, &log)
 	}
 }
 
