@@ -207,6 +207,7 @@ func (c *alertsDeadCmd) Run(s *session) error {
 		printDeliveries(s, page.Deliveries)
 	} else if c.After == "" || len(page.Poison) == 0 {
 		fmt.Fprintln(s.out, "no dead letters")
+		c.noteUnknown(s, "channel", c.Channel, channelNames)
 	}
 	if len(page.Poison) > 0 {
 		fmt.Fprintln(s.out, "\nmessages that could not be processed:")

@@ -64,6 +64,10 @@ func (c *alertsListCmd) Run(s *session) error {
 		row: func(a *limits.Alert) []any {
 			return []any{a.ID, moment(s, a.RaisedAt, "-"), a.Rule, a.Severity, dash(a.User), limitOf(a), a.Denied, alertState(s, a), notice(a)}
 		},
+		none: func() {
+			c.noteUnknownRule(s, c.Rule)
+			c.noteUnknown(s, "policy", c.Policy, policyNames)
+		},
 	})
 }
 

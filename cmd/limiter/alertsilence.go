@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/seed503877ad/limits"
@@ -59,6 +60,9 @@ func (c *alertsSilenceCmd) Run(s *session) error {
 	}
 	fmt.Fprintf(s.out, "silence %s until %s; end it with: limiter alerts unsilence %[1]s\n",
 		reply.Silence.ID, moment(s, reply.Silence.ExpiresAt, "-"))
+	if !strings.Contains(c.Policy, "*") {
+		c.noteUnknown(s, "policy", c.Policy, policyNames) // alerts go on if it was meant to be another one
+	}
 	return nil
 }
 

@@ -197,6 +197,7 @@ func (c *overridesListCmd) Run(s *session) error {
 		},
 		items: func(p *limits.OverrideList) ([]limits.Override, string) { return p.Overrides, p.Next },
 		row:   func(o *limits.Override) []any { return overrideRow(s, o) },
+		none:  func() { c.noteUnknown(s, "policy", c.Policy, policyNames) },
 	})
 }
 

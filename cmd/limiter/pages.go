@@ -24,6 +24,8 @@ type listing[Page, Item any] struct {
 	ask   func(after string, max int) any
 	items func(*Page) (all []Item, next string)
 	row   func(*Item) []any
+	// none notes names that are not known, when there is no item at all; nil for nothing to note.
+	none func()
 }
 
 // showPages shows one page, or all if max is nil. It prints page by page, so that memory is bounded for a list of any
@@ -35,7 +37,7 @@ func showPages[Page, Item any](s *session, f *clientFlags, max *int, after strin
 	}
 	defer nc.Close()
 	t := newTable(s.out, l.columns...)
-	size := pageSize(max)
+	size, begin := pageSize(max), after
 	for n := 0; ; {
 		page := new(Page)
 		raw, err := f.send(s, nc, l.subject, l.ask(after, size), page)
@@ -63,6 +65,9 @@ func showPages[Page, Item any](s *session, f *clientFlags, max *int, after strin
 		case f.JSON:
 		case n == 0:
 			fmt.Fprintln(s.out, "no "+l.noun)
+			if begin == "" && l.none != nil {
+				l.none()
+			}
 		case next != "":
 			fmt.Fprintf(s.out, "more: --after=%s\n", shellWord(next))
 		}

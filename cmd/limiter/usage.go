@@ -58,6 +58,7 @@ func (c *topCmd) Run(s *session) error {
 // nothing says that there is no row, and if rows were selected, how much was counted without the key that it belongs to.
 func (c *topCmd) nothing(s *session) error {
 	fmt.Fprintf(s.out, "nothing %s in the last %s (counts are up to 15s behind)\n", c.By, c.Since)
+	c.noteUnknown(s, "policy", c.Policy, policyNames)
 	if c.Policy == "" && c.Prefix == "" && c.User == "" {
 		return nil
 	}
