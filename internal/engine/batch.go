@@ -110,25 +110,6 @@ func (b *batch) clear() {
 	b.limitCount, b.closing = 0, false
 }
 
-// failLate fails the requests that waited longer than most, with the reason why, and returns the time
-// since when the oldest of the others waits; now if there are none. running is since when the
-// process has run without a stall: earlier waiting does not count.
-func (b *batch) failLate(now, running time.Time, most time.Duration, why error) (oldest time.Time) {
-	oldest = now
-	for _, r := range b.requests {
-		if r.Verb.internal() {
-			continue
-		}
-		since := later(r.Received.Add(-r.Waited), running)
-		if waited := now.Sub(since); waited > most {
-			r.err = fmt.Errorf("waited %s: %w", waited.Round(time.Millisecond), why)
-			continue
-		}
-		oldest = earlier(oldest, since)
-	}
-	return oldest
-}
-
 // failUnrepeatable fails the pending requests that must not be written twice: those without an id.
 // The others are written again, and may then find their own receipt.
 func (b *batch) failUnrepeatable(err error) {
@@ -430,7 +411,6 @@ func (d *savedCounter) restore(c *counter) {
 
 // finish completes the events and encodes the changed counters.
 func (b *batch) finish(denials *denialCounts) Changes {
-	empty := 0 // exceeded events without any denial left to report
 	for slot := range b.counters {
 		c := &b.counters[slot]
 		if c.limit == nil || c.err != nil {
@@ -440,9 +420,6 @@ func (b *batch) finish(denials *denialCounts) Changes {
 		if c.charged { // encodeStored would not write a new lease
 			b.grantLease(slot, c)
 		}
-		if c.exceededEvent >= 0 && b.events[c.exceededEvent].Denied == 0 {
-			empty++
-		}
 		switch {
 		case c.charged:
 			b.changes = append(b.changes, b.encode(slot, c, &c.state))
@@ -450,9 +427,8 @@ func (b *batch) finish(denials *denialCounts) Changes {
 			b.changes = append(b.changes, b.encodeStored(slot, c))
 		}
 	}
-	if empty > 0 {
-		b.events = slices.DeleteFunc(b.events, func(e Event) bool { return e.Type == EventExceeded && e.Denied == 0 })
-	}
+	// Of some exceeded events no denial is left to report.
+	b.events = slices.DeleteFunc(b.events, func(e Event) bool { return e.Type == EventExceeded && e.Denied == 0 })
 	slices.SortFunc(b.newReceipts, func(x, y Receipt) int { return strings.Compare(x.ID, y.ID) })
 	return Changes{Counters: b.changes, Receipts: b.newReceipts, Stale: b.staleReceipts, Events: b.events}
 }
@@ -472,10 +448,15 @@ func (b *batch) grantLease(slot int, c *counter) {
 	}
 }
 
-func (b *batch) encode(slot int, c *counter, s *State) CounterChange {
+// encodeState encodes a state into the batch's buffer.
+func (b *batch) encodeState(s *State) []byte {
 	from := len(b.stateBuf)
 	b.stateBuf = s.Append(b.stateBuf)
-	change := CounterChange{Slot: slot, State: b.stateBuf[from:len(b.stateBuf):len(b.stateBuf)], ExpiresAt: s.expiresAt(c.limit, b.now)}
+	return slices.Clip(b.stateBuf[from:])
+}
+
+func (b *batch) encode(slot int, c *counter, s *State) CounterChange {
+	change := CounterChange{Slot: slot, State: b.encodeState(s), ExpiresAt: s.expiresAt(c.limit, b.now)}
 	if c.stored == nil || c.spec != s.spec {
 		change.Spec, _ = json.Marshal(c.limit.Spec()) // strings and numbers: cannot fail
 	}

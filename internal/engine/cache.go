@@ -2,6 +2,7 @@ package engine
 
 import (
 	"hash/maphash"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,25 @@ type nameCounts map[string]int
 func (c nameCounts) remove(name string) {
 	if c[name]--; c[name] <= 0 {
 		delete(c, name)
+	}
+}
+
+// eachForgotten calls forget for those of a shard's counters that f names, and perhaps for others that
+// the shard does not have. forget may remove the counter.
+func eachForgotten[V any](f Forget, entries map[CounterID]V, names nameCounts, forget func(CounterID)) {
+	switch {
+	case f.Name != "":
+		forget(CounterID{f.Key, f.Name})
+	case f.Key != "":
+		for name := range names {
+			forget(CounterID{f.Key, name})
+		}
+	default:
+		for id := range entries {
+			if f.All || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix) {
+				forget(id)
+			}
+		}
 	}
 }
 
@@ -295,20 +315,7 @@ func (x *denialCache) invalidate(f Forget) {
 		s := &x.shards[i]
 		s.generation.Add(1)
 		s.mu.Lock()
-		switch {
-		case f.Name != "":
-			x.remove(s, CounterID{f.Key, f.Name})
-		case f.Key != "":
-			for name := range s.names {
-				x.remove(s, CounterID{f.Key, name})
-			}
-		default:
-			for id := range s.entries {
-				if f.names(id) {
-					x.remove(s, id)
-				}
-			}
-		}
+		eachForgotten(f, s.entries, s.names, func(id CounterID) { x.remove(s, id) })
 		s.mu.Unlock()
 	}
 }

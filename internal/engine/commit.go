@@ -23,7 +23,7 @@ const (
 // request any longer.
 func (e *Engine) commit(b *batch) {
 	running := e.heartbeat.runningSince()
-	oldest := b.failLate(time.Now(), running, e.maxWait(), e.lateError())
+	oldest := e.failLate(b.requests, running)
 	e.answerLate(b)
 	until, short := e.endOf(later(b.began, running), oldest)
 	defer b.endTurn()
@@ -89,6 +89,26 @@ func (e *Engine) maxWait() time.Duration {
 func (e *Engine) TooLate(received time.Time) bool {
 	now, most := time.Now(), max(e.maxWait()/2, e.cfg.Deadline/4)
 	return now.Sub(received) > most && now.Sub(later(received, e.heartbeat.runningSince())) > most && e.storeHealthy()
+}
+
+// failLate fails the requests that have waited too long, and returns the time since when the oldest of
+// the others waits; now if there are none. running is since when the process has run without a stall:
+// earlier waiting does not count.
+func (e *Engine) failLate(rs []*Request, running time.Time) (oldest time.Time) {
+	now, most, why := time.Now(), e.maxWait(), e.lateError()
+	oldest = now
+	for _, r := range rs {
+		if r.Verb.internal() {
+			continue
+		}
+		since := later(r.Received.Add(-r.Waited), running)
+		if waited := now.Sub(since); waited > most {
+			r.err = fmt.Errorf("waited %s: %w", waited.Round(time.Millisecond), why)
+			continue
+		}
+		oldest = earlier(oldest, since)
+	}
+	return oldest
 }
 
 // answerLate hands out the answers to requests that waited too long, before the transaction of the

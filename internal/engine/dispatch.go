@@ -63,14 +63,8 @@ func (w *writer) awaitRequest() bool {
 		return true
 	case <-w.e.quit:
 	}
-	// No request can be queued after quit is closed, because Close sets closed before.
-	select {
-	case r := <-w.e.queue:
-		w.first = w.e.dequeued(r)
-		return true
-	default:
-		return false
-	}
+	w.first = w.take() // no request can be queued after quit is closed, because Close sets closed before
+	return w.first != nil
 }
 
 // awaitTurn waits for this worker's turn, if the store has turns. Requests that arrive meanwhile join

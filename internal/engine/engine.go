@@ -345,13 +345,11 @@ func (e *Engine) finish(r *Request, took time.Duration) {
 	if r.Verb.internal() {
 		return
 	}
-	if r.look {
-		r.Done(r.decision, r.err)
-		return
-	}
-	e.observe(r, took)
-	if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed && (!r.decision.Degraded || r.OnError == OnErrorLocal) {
-		e.cfg.Tally(r, &r.decision)
+	if !r.look {
+		e.observe(r, took)
+		if e.cfg.Tally != nil && r.err == nil && r.Verb <= Record && !r.replayed && (!r.decision.Degraded || r.OnError == OnErrorLocal) {
+			e.cfg.Tally(r, &r.decision)
+		}
 	}
 	r.Done(r.decision, r.err)
 }

@@ -24,9 +24,7 @@ func (b *batch) keepGivenBack(c *counter) {
 
 // keep has the counter written as s, unless it is charged later.
 func (b *batch) keep(c *counter, s *State) {
-	from := len(b.stateBuf)
-	b.stateBuf = s.Append(b.stateBuf)
-	c.stored, c.dirty, c.charged = b.stateBuf[from:len(b.stateBuf):len(b.stateBuf)], true, false
+	c.stored, c.dirty, c.charged = b.encodeState(s), true, false
 }
 
 // keepCharged has the counter written as it is after a charge in place. That may be in a fixed

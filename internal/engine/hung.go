@@ -51,7 +51,9 @@ func (e *Engine) answerWhileHung(until int64) {
 	for e.txnDeadline.Load() == until {
 		select {
 		case r := <-e.queue:
-			e.answerHung(e.dequeued(r))
+			e.skipStore(e.dequeued(r), errHung)
+			e.answerWithoutStore(r)
+			e.finish(r, time.Since(r.Received))
 		case <-e.returned: // the value may be an older transaction's
 		}
 	}
@@ -59,10 +61,4 @@ func (e *Engine) answerWhileHung(until int64) {
 	if e.breaker.State() == gobreaker.StateClosed {
 		e.cfg.StoreFailing(nil)
 	}
-}
-
-func (e *Engine) answerHung(r *Request) {
-	e.skipStore(r, errHung)
-	e.answerWithoutStore(r)
-	e.finish(r, time.Since(r.Received))
 }

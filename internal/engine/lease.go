@@ -3,7 +3,6 @@ package engine
 import (
 	"hash/maphash"
 	"math/bits"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -358,28 +357,12 @@ func (x *leases) endFor(f Forget) {
 			continue
 		}
 		s.mu.Lock()
-		switch {
-		case f.Name != "":
-			s.end(CounterID{f.Key, f.Name})
-		case f.Key != "":
-			for name := range s.names {
-				s.end(CounterID{f.Key, name})
+		eachForgotten(f, s.entries, s.names, func(id CounterID) {
+			if e := s.entries[id]; e != nil {
+				e.end()
 			}
-		default:
-			for id, e := range s.entries {
-				if f.names(id) {
-					e.end()
-				}
-			}
-		}
+		})
 		s.mu.Unlock()
-	}
-}
-
-// end ends the lease of a counter, if there is one; the shard must be locked.
-func (s *leaseShard) end(id CounterID) {
-	if e := s.entries[id]; e != nil {
-		e.end()
 	}
 }
 
@@ -387,11 +370,6 @@ func (s *leaseShard) end(id CounterID) {
 func (e *lease) end() {
 	e.ended = true
 	e.endCount++
-}
-
-// names reports whether the counter is one of those to forget, all or those of a prefix.
-func (f *Forget) names(id CounterID) bool {
-	return f.All || f.Prefix != "" && strings.HasPrefix(id.Key, f.Prefix)
 }
 
 // takeExpired returns requests to settle the leases that have ended at now, even if nothing is left

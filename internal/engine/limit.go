@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,10 +40,8 @@ func (a Algorithm) String() string {
 
 // ParseAlgorithm reads an algorithm's name on the wire.
 func ParseAlgorithm(s string) (Algorithm, error) {
-	for i, name := range algorithmNames {
-		if s == name {
-			return Algorithm(i), nil
-		}
+	if i := slices.Index(algorithmNames[:], s); i >= 0 {
+		return Algorithm(i), nil
 	}
 	return 0, fmt.Errorf("unknown algorithm %q; want %s", s, strings.Join(algorithmNames[:], ", "))
 }
@@ -170,12 +170,7 @@ func (l *Limit) capacity() int64 {
 	return l.Limit
 }
 
-func (l *Limit) zone() *time.Location {
-	if l.Zone == nil {
-		return time.UTC
-	}
-	return l.Zone
-}
+func (l *Limit) zone() *time.Location { return cmp.Or(l.Zone, time.UTC) }
 
 // Spec is what a store keeps of a limit beside its state, so that a counter can be shown without
 // its policy.

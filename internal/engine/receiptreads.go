@@ -89,7 +89,7 @@ func (e *Engine) readReceipts() {
 // refuseLate answers the settles that have waited too long to be read for, and returns the others and
 // the time since when the oldest of them waits.
 func (e *Engine) refuseLate(rs []*Request) (kept []*Request, oldest time.Time) {
-	oldest = (&batch{requests: rs}).failLate(time.Now(), e.heartbeat.runningSince(), e.maxWait(), e.lateError())
+	oldest = e.failLate(rs, e.heartbeat.runningSince())
 	return slices.DeleteFunc(rs, func(r *Request) bool {
 		if r.err == nil {
 			return false

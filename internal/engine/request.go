@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -68,10 +69,8 @@ func (o OnError) String() string { return onErrorNames[o] }
 
 // ParseOnError reads allow, deny or local, and fails for anything else.
 func ParseOnError(s string) (OnError, error) {
-	for i, name := range onErrorNames {
-		if s == name {
-			return OnError(i), nil
-		}
+	if i := slices.Index(onErrorNames[:], s); i >= 0 {
+		return OnError(i), nil
 	}
 	return 0, fmt.Errorf("unknown value %q; want one of %s", s, strings.Join(onErrorNames[:], ", "))
 }
