@@ -39,6 +39,9 @@ type batch struct {
 	consumeIDs []string
 	consumes   []*Receipt
 
+	// newID makes ids of events.
+	newID func() string
+
 	// The outcome of decide. The store's clock was between now and now + ahead. unsure says that it
 	// depends on a consume's receipt that was not read.
 	unsure        bool
@@ -198,12 +201,13 @@ func (b *batch) addCounters(r *Request) {
 // decide answers the pending requests over the snapshot, in order of arrival. It may be called
 // again with another snapshot.
 func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string) Changes {
+	b.newID = newID
 	b.load(snap)
 	for _, r := range b.pending {
 		if r.hasReceipt() {
-			b.decideOnce(r, newID)
+			b.decideOnce(r)
 		} else {
-			b.decideRequest(r, newID)
+			b.decideRequest(r)
 		}
 	}
 	changes := b.finish(denials)
@@ -269,18 +273,18 @@ func (b *batch) settleLease(c *counter, bl *batchLease) {
 }
 
 // decideRequest decides over the counters as the earlier requests of the batch left them.
-func (b *batch) decideRequest(r *Request, newID func() string) {
+func (b *batch) decideRequest(r *Request) {
 	if !b.bindStates(r) {
 		return
 	}
 	switch r.Verb {
 	case reportDenials:
-		b.decideReport(r, newID)
+		b.decideReport(r)
 		return
 	case returnLeases, renewLeases, noop:
 		return
 	case Settle:
-		b.decideSettle(r, newID)
+		b.decideSettle(r)
 		return
 	}
 	r.decision, r.err = r.decide(b.states, b.now), nil
@@ -295,10 +299,10 @@ func (b *batch) decideRequest(r *Request, newID func() string) {
 		c.refunded = c.refunded || r.Verb == Refund
 		c.denied = c.denied || !r.decision.Allowed || !result.Allowed
 		if charged && c.state.warn(c.limit, b.now, result.Remaining) {
-			b.events = append(b.events, b.event(EventWarning, c.limit, result, newID))
+			b.raise(EventWarning, c.limit, result)
 		}
 		if !result.Allowed && !(r.Verb == Record && result.Spared) { // its check counted the denial
-			b.countDenial(c, result, r.Cost, newID)
+			b.countDenial(c, result, r.Cost)
 		}
 	}
 	b.restoreSaved(r)

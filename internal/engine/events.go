@@ -2,7 +2,7 @@ package engine
 
 // decideReport raises the exceeded events of denials that were counted in memory. A worker that stops
 // does not wait until they are due: if nobody is denied again, no other worker would report them.
-func (b *batch) decideReport(r *Request, newID func() string) {
+func (b *batch) decideReport(r *Request) {
 	for i, slot := range r.slots {
 		c, l := &b.counters[slot], &r.Limits[i]
 		if c.err != nil {
@@ -23,29 +23,30 @@ func (b *batch) decideReport(r *Request, newID func() string) {
 			c.notDue = true
 		case c.exceededEvent < 0:
 			c.exceededEvent = len(b.events)
-			b.events = append(b.events, b.event(EventExceeded, l, &result, newID))
+			b.raise(EventExceeded, l, &result)
 		}
 	}
 }
 
 // countDenial counts a denial. If an event is due it raises it, for this denial and those counted
 // before.
-func (b *batch) countDenial(c *counter, result *Result, cost int64, newID func() string) {
+func (b *batch) countDenial(c *counter, result *Result, cost int64) {
 	if c.denials++; c.denials == 1 {
 		c.firstDenied, c.firstCost = c.limit, cost
 	}
 	if c.exceededEvent < 0 && exceededDue(c.state.exceededAt, b.now) {
 		c.exceededEvent = len(b.events)
-		b.events = append(b.events, b.event(EventExceeded, c.limit, result, newID))
+		b.raise(EventExceeded, c.limit, result)
 	}
 }
 
-func (b *batch) event(t EventType, l *Limit, r *Result, newID func() string) Event {
-	return Event{
-		ID: newID(), Type: t, Time: b.now, Key: l.Key, Name: l.Label(), Policy: l.Policy, Limit: l.Limit,
+// raise adds an event about a limit and what was decided of it.
+func (b *batch) raise(t EventType, l *Limit, r *Result) {
+	b.events = append(b.events, Event{
+		ID: b.newID(), Type: t, Time: b.now, Key: l.Key, Name: l.Label(), Policy: l.Policy, Limit: l.Limit,
 		Window: l.Window.text, Remaining: r.Remaining, Threshold: max(0, l.Threshold), ResetAt: r.ResetAt,
 		RetryAfter: r.RetryAfter, User: l.User,
-	}
+	})
 }
 
 // completeEvent sets how many denials the counter's event stands for.

@@ -17,7 +17,7 @@ func (r *Request) hasReceipt() bool { return r.ID != "" && r.Verb != Check }
 
 // decideOnce answers a request with an id: from its receipt if there is one, otherwise by a
 // decision, for which it writes one.
-func (b *batch) decideOnce(r *Request, newID func() string) {
+func (b *batch) decideOnce(r *Request) {
 	r.decision, r.err, r.replayed = Decision{}, nil, false // decide may have been called before
 	slot, _ := slices.BinarySearch(b.receiptIDs, r.ID)
 	receipt, stale := b.receipts[slot], false
@@ -37,7 +37,7 @@ func (b *batch) decideOnce(r *Request, newID func() string) {
 		r.err = r.Refusal
 		return
 	}
-	if b.decideRequest(r, newID); r.err != nil {
+	if b.decideRequest(r); r.err != nil {
 		return
 	}
 	fresh := Receipt{ID: r.ID, Fingerprint: r.Fingerprint, Answer: b.encodeAnswer(r), ExpiresAt: b.now + receiptLife}

@@ -92,7 +92,7 @@ const settlePrefix = "settle\n"
 // decideSettle sets the final cost over the counters as the earlier requests of the batch left
 // them. If a limit was redefined since, no event is raised: it would be about a limit that no
 // longer exists. Another amount of the same window, as of another tier, is no such change.
-func (b *batch) decideSettle(r *Request, newID func() string) {
+func (b *batch) decideSettle(r *Request) {
 	redefined := make([]bool, len(b.states))
 	for i, s := range b.states {
 		redefined[i] = s.spec != 0 && s.spec != r.Limits[i].hash() && !s.sameWindow(&r.Limits[i])
@@ -108,7 +108,7 @@ func (b *batch) decideSettle(r *Request, newID func() string) {
 			b.keepGivenBack(c)
 		case now.used > c.before.used:
 			if !redefined[i] {
-				b.reportOverrun(c, l, result, r.costDelta(), newID)
+				b.reportOverrun(c, l, result, r.costDelta())
 			}
 			b.keepCharged(c)
 		case !c.charged:
@@ -125,14 +125,14 @@ func (s *State) usage() usage { return usage{s.counting().used(), s.bucket.fract
 
 // reportOverrun raises the events of a charge that may have passed the limit. The counter keeps its
 // definition if that has another amount.
-func (b *batch) reportOverrun(c *counter, l *Limit, result *Result, cost int64, newID func() string) {
+func (b *batch) reportOverrun(c *counter, l *Limit, result *Result, cost int64) {
 	stored := c.limit
 	c.limit = l
 	if c.state.warn(l, b.now, result.Remaining) {
-		b.events = append(b.events, b.event(EventWarning, l, result, newID))
+		b.raise(EventWarning, l, result)
 	}
 	if !result.Allowed {
-		b.countDenial(c, result, cost, newID)
+		b.countDenial(c, result, cost)
 	}
 	if c.state.spec != l.hash() {
 		c.limit = stored
