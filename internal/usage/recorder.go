@@ -227,21 +227,32 @@ func sortAndSum(counts []Count) []Count {
 	return sums
 }
 
-// flush writes pending counts and queued requests, within ctx.
+// flush writes pending counts, the oldest minutes first, and queued requests, within ctx.
 func (r *Recorder) flush(ctx context.Context) error {
 	r.drainQueue()
-	return errors.Join(r.writeCounts(ctx), r.writeRequests(ctx))
+	return errors.Join(
+		write(ctx, &r.pending, r.cfg.Store.AddUsage, r.lose),
+		write(ctx, &r.logged, r.cfg.Store.AddRequests, func(lost []Request) { r.lostRequests.Add(int64(len(lost))) }))
 }
 
-// writeTx runs one transaction with a timeout. unknown says that it failed but may have been committed.
-func (r *Recorder) writeTx(ctx context.Context, add func(ctx context.Context) error) (unknown bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	err = add(ctx)
-	if unknown = errors.Is(err, engine.ErrCommitUnknown); unknown {
-		err = fmt.Errorf("some usage may already be stored, so it is dropped rather than counted twice: %w", err)
+// write moves waiting rows to the store, one transaction at a time. If it is unknown whether one was
+// committed, its rows are lost rather than perhaps counted twice.
+func write[T any](ctx context.Context, waiting *[]T, add func(context.Context, []T) error, lose func([]T)) error {
+	done := 0
+	defer func() { *waiting = slices.Delete(*waiting, 0, done) }()
+	for some := range slices.Chunk(*waiting, writeRows) {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		err := add(ctx, some)
+		cancel()
+		if err != nil && !errors.Is(err, engine.ErrCommitUnknown) {
+			return err
+		}
+		if done += len(some); err != nil {
+			lose(some)
+			return fmt.Errorf("some usage may already be stored, so it is dropped rather than counted twice: %w", err)
+		}
 	}
-	return unknown, err
+	return nil
 }
 
 // drainQueue moves requests from the queue to logged: as many as the queue has now, and up to Queue
@@ -250,26 +261,6 @@ func (r *Recorder) drainQueue() {
 	for n := len(r.requests); n > 0 && len(r.logged) < r.cfg.Queue; n-- {
 		r.logged = append(r.logged, <-r.requests)
 	}
-}
-
-// writeCounts writes one transaction at a time, the oldest minutes first. If it is unknown whether
-// one was committed, its counts are dropped rather than perhaps counted twice.
-func (r *Recorder) writeCounts(ctx context.Context) (err error) {
-	done := 0
-	for some := range slices.Chunk(r.pending, writeRows) {
-		var unknown bool
-		unknown, err = r.writeTx(ctx, func(ctx context.Context) error { return r.cfg.Store.AddUsage(ctx, some) })
-		if err != nil && !unknown {
-			break
-		}
-		done += len(some)
-		if unknown {
-			r.lose(some)
-			break
-		}
-	}
-	r.pending = slices.Delete(r.pending, 0, done)
-	return err
 }
 
 // compareCounts is the order in which every worker locks the rows of a store.
@@ -281,19 +272,4 @@ func compareCounts(a, b Count) int {
 		return c
 	}
 	return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.User, b.User))
-}
-
-func (r *Recorder) writeRequests(ctx context.Context) error {
-	for len(r.logged) > 0 {
-		n := min(len(r.logged), writeRows)
-		unknown, err := r.writeTx(ctx, func(ctx context.Context) error { return r.cfg.Store.AddRequests(ctx, r.logged[:n]) })
-		if err != nil && !unknown {
-			return err
-		}
-		if r.logged = slices.Delete(r.logged, 0, n); unknown {
-			r.lostRequests.Add(int64(n))
-			return err
-		}
-	}
-	return nil
 }
