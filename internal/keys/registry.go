@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -37,9 +38,7 @@ func (c *Config) defaults() error {
 	if c.Store == nil {
 		return errors.New("keys: Store is missing")
 	}
-	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
-	}
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -38,6 +38,8 @@ type Override struct {
 // LimitID identifies a limit of a policy.
 type LimitID struct{ Policy, Name string }
 
+func (id ID) limit() LimitID { return LimitID{id.Policy, id.Name} }
+
 // Live reports whether an override is in force at a time in Unix milliseconds.
 func (o *Override) Live(now int64) bool { return o.ExpiresAt == 0 || now < o.ExpiresAt }
 

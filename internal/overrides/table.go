@@ -79,6 +79,15 @@ type subjects struct {
 	globs []string
 }
 
+// has reports whether there is an override for exactly this subject; s may be nil.
+func (s *subjects) has(subject string) bool {
+	if s == nil {
+		return false
+	}
+	_, known := s.all[subject]
+	return known
+}
+
 // New returns a table, which is empty until [Table.Refresh] or [Table.Run] has read the store.
 func New(cfg Config) (*Table, error) {
 	if err := cfg.defaults(); err != nil {
@@ -159,12 +168,8 @@ func (t *Table) Put(ctx context.Context, o Override) error {
 func (t *Table) tooManyGlobs(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	s := t.limits[LimitID{id.Policy, id.Name}]
-	if s == nil || len(s.globs) < t.cfg.MaxGlobs {
-		return false
-	}
-	_, known := s.all[id.Subject]
-	return !known
+	s := t.limits[id.limit()]
+	return s != nil && len(s.globs) >= t.cfg.MaxGlobs && !s.has(id.Subject)
 }
 
 // Delete removes an override, on this worker at once and on the others with the broadcast. found is false if there was none.
@@ -185,12 +190,7 @@ func (t *Table) Delete(ctx context.Context, id ID) (found bool, err error) {
 func (t *Table) has(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	s := t.limits[LimitID{id.Policy, id.Name}]
-	if s == nil {
-		return false
-	}
-	_, known := s.all[id.Subject]
-	return known
+	return t.limits[id.limit()].has(id.Subject)
 }
 
 // announce makes this worker and the others read a change. If this one cannot, the change holds all the same, and Run reads
@@ -320,12 +320,12 @@ func (t *Table) apply(c *Changes) {
 func put(limits map[LimitID]*subjects, overrides []Override) (added int64) {
 	unsorted := map[*subjects]bool{}
 	for _, o := range overrides {
-		s := limits[LimitID{o.Policy, o.Name}]
+		s := limits[o.limit()]
 		if s == nil {
 			s = &subjects{all: map[string]Override{}}
-			limits[LimitID{o.Policy, o.Name}] = s
+			limits[o.limit()] = s
 		}
-		if _, known := s.all[o.Subject]; !known {
+		if !s.has(o.Subject) {
 			added++
 			if glob.Is(o.Subject) {
 				s.globs = append(s.globs, o.Subject)
@@ -343,11 +343,8 @@ func put(limits map[LimitID]*subjects, overrides []Override) (added int64) {
 // remove removes overrides. It returns how many there were.
 func remove(limits map[LimitID]*subjects, ids []ID) (removed int64) {
 	for _, id := range ids {
-		s := limits[LimitID{id.Policy, id.Name}]
-		if s == nil {
-			continue
-		}
-		if _, known := s.all[id.Subject]; !known {
+		s := limits[id.limit()]
+		if !s.has(id.Subject) {
 			continue
 		}
 		removed++
