@@ -4,7 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -78,11 +78,13 @@ func (c *cluster) newStandby() (_ *cluster, err error) {
 }
 
 // startOnFreePort starts the server on a free port. It tries others if another process takes the port first.
-func (c *cluster) startOnFreePort(password string) (err error) {
+func (c *cluster) startOnFreePort(password string) error {
 	for try := 0; ; try++ {
-		if c.port, err = freePort(); err != nil {
+		ports, err := freePorts(1)
+		if err != nil {
 			return err
 		}
+		c.port = ports[0]
 		if err = c.start(); err == nil {
 			break
 		}
@@ -222,19 +224,19 @@ func (c *cluster) command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, runAsOwner(cmd, c.dir)
 }
 
-// freePort finds a free port below the range of ephemeral ports. In that range a client that redials a dead server could get
-// the server's own port as its source port, connect to itself, and keep the server from starting again.
-func freePort() (int, error) {
-	for range 100 {
-		n, err := rand.Int(rand.Reader, big.NewInt(12000))
-		if err != nil {
-			return 0, err
-		}
-		port := 20000 + int(n.Int64())
+// freePorts finds different free ports below the range of ephemeral ports. In that range a client that redials a dead server
+// could get the server's own port as its source port, connect to itself, and keep the server from starting again.
+func freePorts(n int) (ports []int, err error) {
+	for range 100 * n {
+		port := 20000 + mathrand.IntN(12000)
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, l.Close()
+		if err != nil {
+			continue
+		}
+		defer l.Close() // not before all are found
+		if ports = append(ports, port); len(ports) == n {
+			return ports, nil
 		}
 	}
-	return 0, errors.New("no free port between 20000 and 32000 in 100 tries")
+	return nil, errors.New("too few free ports between 20000 and 32000")
 }

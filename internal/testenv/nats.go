@@ -96,14 +96,14 @@ func NATSServer(tb testing.TB) *NATSProc {
 	if !inMain.Load() {
 		tb.Fatal("testenv: NATSServer needs func TestMain(m *testing.M) { testenv.Main(m) }")
 	}
-	port, err := freePort()
+	ports, err := freePorts(1)
 	if err != nil {
 		tb.Fatalf("testenv: %v", err)
 	}
 	p := &NATSProc{
-		URL:      fmt.Sprintf("nats://127.0.0.1:%d", port),
+		URL:      fmt.Sprintf("nats://127.0.0.1:%d", ports[0]),
 		tb:       tb,
-		settings: natsSettings{Port: port, Dir: tb.TempDir()},
+		settings: natsSettings{Port: ports[0], Dir: tb.TempDir()},
 	}
 	if p.process, err = p.settings.startChild(); err != nil {
 		tb.Fatalf("testenv: start NATS: %v", err)

@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"testing"
 	"time"
@@ -16,7 +15,10 @@ func NATSCluster(tb testing.TB) []*natsserver.Server {
 	tb.Helper()
 	servers := make([]*natsserver.Server, 3)
 	// Each must know the others before it starts: JetStream refuses a cluster without routes.
-	ports := freePorts(tb, len(servers))
+	ports, err := freePorts(len(servers))
+	if err != nil {
+		tb.Fatalf("testenv: start NATS: %v", err)
+	}
 	var routes []*url.URL
 	for _, port := range ports {
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
@@ -38,18 +40,4 @@ func NATSCluster(tb testing.TB) []*natsserver.Server {
 			tb.Fatalf("testenv: start NATS: the cluster has no leader after %s", patience)
 		}
 	}
-}
-
-// freePorts returns free ports of 127.0.0.1.
-func freePorts(tb testing.TB, n int) (ports []int) {
-	tb.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			tb.Fatalf("testenv: find a free port: %v", err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
