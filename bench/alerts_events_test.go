@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -148,14 +147,4 @@ rules:
 // hookEnv is an environment with which a process may send to the receiver.
 func hookEnv() []string {
 	return append(os.Environ(), "ALERTS_ALLOW=127.0.0.0/8", "HOOK_SECRET=whsec_"+strings.Repeat("c2VjcmV0", 5))
-}
-
-// deleteAlerts deletes the streams of a run.
-func (d *testbed) deleteAlerts() error {
-	ctx, cancel := context.WithTimeout(d.ctx, patience)
-	defer cancel()
-	if err := d.js.DeleteStream(ctx, limits.AlertStream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("delete the stream %s: %w", limits.AlertStream, err)
-	}
-	return d.deleteEvents()
 }

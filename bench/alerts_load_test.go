@@ -99,7 +99,7 @@ func (d *testbed) alertRun(alerters int) (r alertRun, err error) {
 		return r, err
 	}
 	defer func() { _ = drop() }()
-	if err := d.deleteAlerts(); err != nil {
+	if err := d.deleteStreams(limits.AlertStream, limits.EventStream); err != nil {
 		return r, err
 	}
 	h := newHook()

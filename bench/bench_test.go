@@ -25,9 +25,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/postgres"
 	"github.com/seed503877ad/limits/internal/testenv"
 )
@@ -75,6 +75,14 @@ var loads = []load{
 	{name: "hot key, 512 in flight", keys: 1, inFlight: 512, connections: 4},
 	// Few keys, so that a warmup with one request at a time has used all of them.
 	{name: "1 in flight, 100 keys", keys: 100, inFlight: 1, connections: 1, latency: true},
+}
+
+// figure is what counts under the load: its name, and how it is written.
+func (l load) figure() (name string, of func(*measured) float64, format func(float64) string) {
+	if l.latency {
+		return "p50", p50, micros
+	}
+	return "answers/s", perSecond, thousands
 }
 
 // measured is a measurement of one contender under one load in one round.
@@ -190,14 +198,8 @@ func newTestbed(b *testing.B, atMost time.Duration, settings ...string) *testbed
 		b.Fatalf("build the limiter: %v\n%s", err, out)
 	}
 	d.nats = testenv.NATSServer(b).URL
-	nc, err := nats.Connect(d.nats)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(nc.Close)
-	if d.js, err = jetstream.New(nc); err != nil {
-		b.Fatal(err)
-	}
+	d.js = testenv.JetStream(b, testenv.Connect(b, d.nats))
+	var err error
 	if d.admin, err = pgx.Connect(ctx, testenv.PostgresServer(b, settings...).URL); err != nil {
 		b.Fatal(err)
 	}
@@ -251,7 +253,7 @@ func (d *testbed) waitPublished() error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	for last := uint64(0); ; {
-		s, err := d.js.Stream(ctx, "LIMITS")
+		s, err := d.js.Stream(ctx, limits.EventStream)
 		if err != nil {
 			return fmt.Errorf("wait for the events to be published: %w", err)
 		}
@@ -275,12 +277,14 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// deleteEvents deletes the stream, so that the events of one contender cause no work during the next.
-func (d *testbed) deleteEvents() error {
+// deleteStreams deletes streams, so that the events of one measurement cause no work during the next.
+func (d *testbed) deleteStreams(names ...string) error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
-	if err := d.js.DeleteStream(ctx, "LIMITS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("delete the stream: %w", err)
+	for _, name := range names {
+		if err := d.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("delete the stream %s: %w", name, err)
+		}
 	}
 	return nil
 }

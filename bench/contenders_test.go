@@ -127,7 +127,7 @@ func (s serving) run(d *testbed, l load) (m sample, err error) {
 		defer func() { _ = drop() }() // if it fails, the next measurement drops it or fails
 		args = append(args, "--database-url", url)
 	}
-	defer func() { err = errors.Join(err, d.deleteEvents()) }()
+	defer func() { err = errors.Join(err, d.deleteStreams(limits.EventStream)) }()
 	for range max(1, s.workers) {
 		p, err := d.start("ready nats=", os.Environ(), d.limiter, args...)
 		if err != nil {

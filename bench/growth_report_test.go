@@ -20,6 +20,7 @@ func of(all []taken, figure func(taken) float64) (values []float64) {
 	return values
 }
 
+func answered(t taken) float64  { return t.PerSecond }
 func checkTime(t taken) float64 { return 1e6 / t.PerSecond }
 
 // processors returns the processor time per check, which other work on the machine changes less than the elapsed time.
@@ -51,7 +52,7 @@ func (g *growth) tablesText(t *strings.Builder) {
 	t.WriteString("| 128 in flight | answers/s | time of a check | × | p99 | worker CPU | PostgreSQL CPU | both, × | log |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for i, row := range tableRows {
 		all := g.tables[i]
-		fmt.Fprintf(t, "| %s | %s | %.1f µs | %s | %s | %.1f µs | %.1f µs | %s | %.0f B |\n", row.name, spread(of(all, func(t taken) float64 { return t.PerSecond }), thousands),
+		fmt.Fprintf(t, "| %s | %s | %.1f µs | %s | %s | %.1f µs | %.1f µs | %s | %.0f B |\n", row.name, spread(of(all, answered), thousands),
 			median(of(all, checkTime)), spread(against(all, g.tables[0], checkTime), times),
 			millis(median(of(all, func(t taken) float64 { return t.LatencyMicros.P99 }))), median(of(all, func(t taken) float64 { return t.worker })),
 			median(of(all, func(t taken) float64 { return t.server })), spread(against(all, g.tables[0], processors), times), median(of(all, func(t taken) float64 { return t.wal })))
@@ -69,12 +70,11 @@ func (g *growth) cleanupText(t *strings.Builder) {
 
 func (g *growth) workersText(t *strings.Builder) {
 	t.WriteString("| workers, 10,000 keys, 128 in flight | answers/s in all | × | × of services that answer a constant | p50 | p99 | p99.9 | longest | longest wait for a lock |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	perSecond := func(t taken) float64 { return t.PerSecond }
 	for i, n := range workerCounts {
 		all := g.workers[i]
 		at := func(f func(taken) float64) string { return millis(median(of(all, f))) }
-		fmt.Fprintf(t, "| %d | %s | %s | %s | %s | %s | %s | %s | %.0f ms |\n", n, spread(of(all, perSecond), thousands),
-			spread(against(all, g.workers[0], perSecond), times), spread(against(g.constants[i], g.constants[0], perSecond), times),
+		fmt.Fprintf(t, "| %d | %s | %s | %s | %s | %s | %s | %s | %.0f ms |\n", n, spread(of(all, answered), thousands),
+			spread(against(all, g.workers[0], answered), times), spread(against(g.constants[i], g.constants[0], answered), times),
 			at(func(t taken) float64 { return t.LatencyMicros.P50 }), at(func(t taken) float64 { return t.LatencyMicros.P99 }),
 			at(func(t taken) float64 { return t.LatencyMicros.P999 }), at(func(t taken) float64 { return t.LatencyMicros.Max }), g.lockWaits[i])
 	}
@@ -91,7 +91,7 @@ func (g *growth) verdicts() (all []verdict) {
 			"≤ × " + times(cleanGoal), median(c.ratios()) <= cleanGoal})
 	}
 	for i := 1; i < len(workerCounts); i++ {
-		r := against(g.workers[i], g.workers[0], func(t taken) float64 { return t.PerSecond })
+		r := against(g.workers[i], g.workers[0], answered)
 		all = append(all,
 			verdict{fmt.Sprintf("%d workers, answers of one", workerCounts[i]), "× " + spread(r, times), "≥ × " + times(workersGoal), median(r) >= workersGoal},
 			verdict{fmt.Sprintf("%d workers, longest wait for a lock", workerCounts[i]), fmt.Sprintf("%.0f ms", g.lockWaits[i]),

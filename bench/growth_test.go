@@ -33,15 +33,15 @@ type growth struct {
 	postmaster   int
 	began        time.Time
 
-	tables                                 [][]taken // by tableRows, then round
-	memory, memorySmall                    float64   // MiB
-	rows, rowBytes, indexBytes, stateBytes float64
-	cleanups                               []*cleanup
-	workers                                [][]taken // by workerCounts, then round
-	constants                              [][]taken // likewise, of services that answer a constant
-	lockWaits                              []float64 // the longest, by workerCounts
-	fillSeconds, vacuumSeconds             float64
-	failed                                 int64 // answers
+	tables                           [][]taken // by tableRows, then round
+	memory, memorySmall              float64   // MiB
+	rowBytes, indexBytes, stateBytes float64
+	cleanups                         []*cleanup
+	workers                          [][]taken // by workerCounts, then round
+	constants                        [][]taken // likewise, of services that answer a constant
+	lockWaits                        []float64 // the longest, by workerCounts
+	fillSeconds, vacuumSeconds       float64
+	failed                           int64 // answers
 }
 
 // ask counts the answers that are not decisions of the store.
@@ -146,7 +146,7 @@ func (g *growth) fillOne(url string, rows int) (err error) {
 	if err != nil {
 		return err
 	}
-	g.rows, g.rowBytes, g.indexBytes = float64(rows), table/float64(rows), indexes/float64(rows)
+	g.rowBytes, g.indexBytes = table/float64(rows), indexes/float64(rows)
 	g.say("  %d rows in %.0f s, vacuum and checkpoint %.0f s, %.0f + %.0f B a counter (table, indexes)", rows, g.fillSeconds,
 		g.vacuumSeconds, g.rowBytes, g.indexBytes)
 	return g.conn.QueryRow(g.ctx, "SELECT length(state)::float8 FROM counters LIMIT 1").Scan(&g.stateBytes)

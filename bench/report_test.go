@@ -172,31 +172,21 @@ func (r *results) markdown() string {
 func (r asked) table(t *strings.Builder) {
 	t.WriteString("| |")
 	for _, l := range loads {
-		t.WriteString(" " + l.name)
-		if l.latency {
-			t.WriteString(": p50 |")
-		} else {
-			t.WriteString(": answers/s |")
-		}
+		name, _, _ := l.figure()
+		fmt.Fprintf(t, " %s: %s |", l.name, name)
 	}
 	t.WriteString(" p99 at the first |\n|" + strings.Repeat(" --- |", len(loads)+2) + "\n")
 	t.WriteString("| ceiling |")
-	for l := range loads {
-		if loads[l].latency {
-			fmt.Fprintf(t, " %s |", spread(r.ceilings(l, p50), micros))
-		} else {
-			fmt.Fprintf(t, " %s |", spread(r.ceilings(l, perSecond), thousands))
-		}
+	for i, l := range loads {
+		_, of, format := l.figure()
+		fmt.Fprintf(t, " %s |", spread(r.ceilings(i, of), format))
 	}
 	fmt.Fprintf(t, " %s |\n", spread(r.ceilings(0, p99), millis))
 	for c := range contenders {
 		t.WriteString("| " + contenders[c].name + " |")
-		for l := range loads {
-			if loads[l].latency {
-				fmt.Fprintf(t, " %s, × %s |", spread(r.values(l, c, p50), micros), ratio(r.ratios(l, c, p50)))
-			} else {
-				fmt.Fprintf(t, " %s, × %s |", spread(r.values(l, c, perSecond), thousands), ratio(r.ratios(l, c, perSecond)))
-			}
+		for i, l := range loads {
+			_, of, format := l.figure()
+			fmt.Fprintf(t, " %s, × %s |", spread(r.values(i, c, of), format), ratio(r.ratios(i, c, of)))
 		}
 		fmt.Fprintf(t, " %s, × %s |\n", spread(r.values(0, c, p99), millis), ratio(r.ratios(0, c, p99)))
 	}
