@@ -30,8 +30,7 @@ type receiver struct {
 	// refuse, if set, is the status with which all webhooks are refused. Refused ones are not recorded.
 	refuse atomic.Int32
 
-	mu   sync.Mutex
-	rand *rand.Rand
+	mu sync.Mutex
 	// messages has the bodies by webhook-id, and times how often each came.
 	messages map[string]webhookBody
 	times    map[string]int
@@ -46,7 +45,7 @@ type webhookBody struct {
 }
 
 func newReceiver(t *testing.T) *receiver {
-	r := &receiver{rand: rand.New(rand.NewPCG(1, 2)), messages: map[string]webhookBody{}, times: map[string]int{}}
+	r := &receiver{messages: map[string]webhookBody{}, times: map[string]int{}}
 	s := httptest.NewServer(r)
 	t.Cleanup(s.Close)
 	r.url = s.URL

@@ -245,7 +245,6 @@ func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 	start(t, env...)
 	start(t, env...)
 	var l load
-	stop := make(chan struct{})
 	crashed := make(chan struct{})
 	go func() {
 		defer close(crashed)
@@ -267,24 +266,11 @@ func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 			<-time.After(time.Millisecond)
 		}
 		t.Logf("service again %s after PostgreSQL's return: %s", time.Since(back).Round(time.Millisecond), &l)
-		close(stop)
+		l.stopped.Store(true)
 	}()
-	var next atomic.Int64
-	var done sync.WaitGroup
-	for range 16 {
-		nc := connect(t, cluster.ClientURL())
-		done.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				l.count(try(nc, limits.SubjectConsume, fmt.Sprintf(`{"key":"k:%d","limit":1000000,"window":"1h"}`, next.Add(1)%10), patience))
-			}
-		})
-	}
-	done.Wait()
+	l.run(t, cluster.ClientURL(), 16, 1<<30, patience, func(i int) string {
+		return fmt.Sprintf(`{"key":"k:%d","limit":1000000,"window":"1h"}`, i%10)
+	})
 	<-crashed
 	nc := connect(t, cluster.ClientURL())
 	var sum int64
@@ -300,11 +286,7 @@ func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 // exceededKeys reads the keys of all exceeded events in the stream, and how often each came.
 func exceededKeys(t testing.TB, nc *nats.Conn) (map[string]int, error) {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, err
-	}
-	consumer, err := js.OrderedConsumer(t.Context(), limits.EventStream, jetstream.OrderedConsumerConfig{
+	consumer, err := testenv.JetStream(t, nc).OrderedConsumer(t.Context(), limits.EventStream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{limits.EventExceeded},
 	})
 	if err != nil {

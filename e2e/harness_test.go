@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -221,21 +220,16 @@ func request(t testing.TB, nc *nats.Conn, subject, body string) *nats.Msg {
 // decide sends a request and reads the decision.
 func decide(t testing.TB, nc *nats.Conn, subject, body string) (r limits.Reply) {
 	t.Helper()
-	msg := request(t, nc, subject, body)
-	if code := msg.Header.Get("Nats-Service-Error-Code"); code != "" {
-		t.Fatalf("%s %s: error %s %s", subject, body, code, msg.Data)
-	}
-	if err := json.Unmarshal(msg.Data, &r); err != nil {
-		t.Fatalf("%s %s: %v in %s", subject, body, err, msg.Data)
+	r, err := try(nc, subject, body, patience)
+	if err != nil {
+		t.Fatalf("%s %s: %v", subject, body, err)
 	}
 	return r
 }
 
 // try sends a request that may get no answer.
 func try(nc *nats.Conn, subject, body string, wait time.Duration) (r limits.Reply, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
-	msg, err := nc.RequestWithContext(ctx, subject, []byte(body))
+	msg, err := nc.Request(subject, []byte(body), wait)
 	if err != nil {
 		return r, err
 	}

@@ -43,7 +43,7 @@ func TestCleanupLosesNoLiveCounter(t *testing.T) {
 		t.Parallel()
 		began := time.Now()
 		store := eachstore.SQLite(t, func() time.Time { return began.Add(clockSpeed * time.Since(began)) })
-		cleanUnderLoad(t, cleaned{[]*engine.Engine{engineOn(t, store)}, store, store.Expire})
+		cleanUnderLoad(t, cleaned{[]*engine.Engine{engineOn(t, store, nil)}, store, store.Expire})
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
@@ -51,15 +51,16 @@ func TestCleanupLosesNoLiveCounter(t *testing.T) {
 		var c cleaned
 		for range 2 {
 			store := eachstore.Postgres(t, at)
-			c = cleaned{append(c.engines, engineOn(t, store)), store, store.Expire}
+			c = cleaned{append(c.engines, engineOn(t, store, nil)), store, store.Expire}
 		}
 		cleanUnderLoad(t, c)
 	})
 }
 
-func engineOn(t *testing.T, store engine.Store) *engine.Engine {
+// engineOn returns an engine on a store; broadcast may be nil.
+func engineOn(t *testing.T, store engine.Store, broadcast func(engine.Forget)) *engine.Engine {
 	t.Helper()
-	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Deadline: patience})
+	e, err := engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Deadline: patience, Broadcast: broadcast})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	mathrand "math/rand/v2"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,29 +55,10 @@ func leasesGiveBackAllBut(t *testing.T, engines []*engine.Engine, part float64) 
 
 func TestShortWindowsWithLeasesNeverOverAdmit(t *testing.T) {
 	t.Parallel()
-	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
-		const clients, lasts, pause = 6, 3 * time.Second, 500 * time.Microsecond
-		chance := dice(t)
-		var done sync.WaitGroup
-		for i, limit := range []engine.Limit{
-			{Algorithm: engine.SlidingWindow, Limit: 900, Window: parseWindow(t, "900ms"), Threshold: 90},
-			{Algorithm: engine.FixedWindow, Limit: 900, Window: parseWindow(t, "700ms"), Threshold: 90},
-			{Algorithm: engine.TokenBucket, Limit: 300, Burst: 600, Window: parseWindow(t, "900ms"), Threshold: 90},
-		} {
-			limit.CounterID = engine.CounterID{Key: limit.Algorithm.String(), Name: "short"}
-			limit.Leased = true
-			done.Go(func() {
-				charges, denied := hurry(t, engines, limit, clients, lasts, pause, func(c int) *mathrand.Rand { return chance(clients*i + c) })
-				if err := overAdmitted(limit, charges); err != nil {
-					t.Errorf("%s: %v", limit.Algorithm, err)
-				}
-				if sum := admitted(charges); sum <= 2*(limit.Limit+limit.Burst) || denied == 0 {
-					t.Errorf("%s: %d admitted, %d denied: too few to test anything", limit.Algorithm, sum, denied)
-				}
-			})
-		}
-		done.Wait()
-	})
+	neverOverAdmit(t, 6, 3*time.Second, 500*time.Microsecond,
+		engine.Limit{Algorithm: engine.SlidingWindow, Limit: 900, Window: parseWindow(t, "900ms"), Threshold: 90, Leased: true},
+		engine.Limit{Algorithm: engine.FixedWindow, Limit: 900, Window: parseWindow(t, "700ms"), Threshold: 90, Leased: true},
+		engine.Limit{Algorithm: engine.TokenBucket, Limit: 300, Burst: 600, Window: parseWindow(t, "900ms"), Threshold: 90, Leased: true})
 }
 
 const leasedLimit = 4000

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
 	"sync"
@@ -54,17 +52,11 @@ func workers(t *testing.T, n int) []*engine.Engine {
 	url := testenv.Postgres(t)
 	engines := make([]*engine.Engine, n)
 	for i := range engines {
-		store := eachstore.Postgres(t, url)
-		var err error
-		engines[i], err = engine.New(t.Context(), engine.Config{Store: store, NewID: rand.Text, Deadline: patience, Broadcast: func(f engine.Forget) {
+		engines[i] = engineOn(t, eachstore.Postgres(t, url), func(f engine.Forget) {
 			for _, e := range engines {
 				e.Forget(f)
 			}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { engines[i].Close(context.Background()) })
+		})
 	}
 	return engines
 }
@@ -76,10 +68,7 @@ func TestHistoriesOfOneKeyAreLinearizable(t *testing.T) {
 
 func linearizable(t *testing.T, engines []*engine.Engine) {
 	const clients, each, limit = 8, 60, 40
-	w, err := engine.ParseWindow("366d")
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := parseWindow(t, "366d")
 	for round, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.SlidingWindow, engine.FixedWindow} {
 		key := fmt.Sprintf("%s:%d", algorithm, round)
 		// A window that starts at its first use cannot end during the test.

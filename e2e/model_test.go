@@ -35,7 +35,7 @@ func onBothStores(t *testing.T, n int, f func(t *testing.T, engines []*engine.En
 // onFile returns an engine on a new SQLite file.
 func onFile(t *testing.T) *engine.Engine {
 	t.Helper()
-	return engineOn(t, eachstore.SQLite(t, nil))
+	return engineOn(t, eachstore.SQLite(t, nil), nil)
 }
 
 // dice returns a random generator for each client. Its seed is logged if the test fails.
@@ -206,11 +206,7 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 	send := func(i int) {
 		answers[i], errs[i] = c.engines[(d.engine+i)%len(c.engines)].Do(ctx, c.request(d))
 	}
-	var first sync.WaitGroup
-	first.Go(func() { send(0) })
-	first.Go(func() { send(1) })
-	first.Wait()
-	send(2)
+	thrice(send)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("%+v: %w", d, err)
 	}
@@ -227,16 +223,21 @@ func (c *client) ask(ctx context.Context, d *deal) (*engine.Decision, error) {
 	return &answers[0], nil
 }
 
-// settle sets the final cost of a consume, by two engines at once and one more afterwards. Then another cost must be refused.
-func (c *client) settle(ctx context.Context, d *deal) error {
-	final := c.Int64N(2*d.cost + 1)
-	var errs [3]error
-	send := func(i int) { _, errs[i] = storetest.Settle(ctx, c.engines[(d.engine+i)%len(c.engines)], d.id, final) }
+// thrice calls send twice at once, and once more afterwards.
+func thrice(send func(i int)) {
 	var first sync.WaitGroup
 	first.Go(func() { send(0) })
 	first.Go(func() { send(1) })
 	first.Wait()
 	send(2)
+}
+
+// settle sets the final cost of a consume, by two engines at once and one more afterwards. Then another cost must be refused.
+func (c *client) settle(ctx context.Context, d *deal) error {
+	final := c.Int64N(2*d.cost + 1)
+	var errs [3]error
+	send := func(i int) { _, errs[i] = storetest.Settle(ctx, c.engines[(d.engine+i)%len(c.engines)], d.id, final) }
+	thrice(send)
 	if err := errors.Join(errs[:]...); err != nil {
 		return fmt.Errorf("%+v settled to %d: %w", d, final, err)
 	}

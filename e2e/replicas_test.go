@@ -31,10 +31,7 @@ func newCrew(t *testing.T, hook *receiver, alerters int, file string) *crew {
 		c.alerters = append(c.alerters, startAlerter(t, env...))
 	}
 	c.client = limits.NewClient(c.nc, limits.Timeout(patience))
-	var err error
-	if c.js, err = jetstream.New(c.nc); err != nil {
-		t.Fatal(err)
-	}
+	c.js = testenv.JetStream(t, c.nc)
 	return c
 }
 

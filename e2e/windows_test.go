@@ -74,15 +74,19 @@ func admitted(charges []charge) (sum int64) {
 
 func TestShortWindowsNeverOverAdmit(t *testing.T) {
 	t.Parallel()
+	neverOverAdmit(t, 4, 2*time.Second, 3*time.Millisecond,
+		engine.Limit{Algorithm: engine.SlidingWindow, Limit: 20, Window: parseWindow(t, "200ms"), Threshold: 2},
+		engine.Limit{Algorithm: engine.FixedWindow, Limit: 20, Window: parseWindow(t, "300ms"), Threshold: 2},
+		engine.Limit{Algorithm: engine.TokenBucket, Limit: 20, Burst: 10, Window: parseWindow(t, "300ms"), Threshold: 2})
+}
+
+// neverOverAdmit has many clients ask for each of the limits for a while, with pauses up to the given one, and looks for an
+// interval in which too much was admitted.
+func neverOverAdmit(t *testing.T, clients int, lasts, pause time.Duration, limits ...engine.Limit) {
 	onBothStores(t, 2, func(t *testing.T, engines []*engine.Engine) {
-		const clients, lasts, pause = 4, 2 * time.Second, 3 * time.Millisecond
 		chance := dice(t)
 		var done sync.WaitGroup
-		for i, limit := range []engine.Limit{
-			{Algorithm: engine.SlidingWindow, Limit: 20, Window: parseWindow(t, "200ms"), Threshold: 2},
-			{Algorithm: engine.FixedWindow, Limit: 20, Window: parseWindow(t, "300ms"), Threshold: 2},
-			{Algorithm: engine.TokenBucket, Limit: 20, Burst: 10, Window: parseWindow(t, "300ms"), Threshold: 2},
-		} {
+		for i, limit := range limits {
 			limit.CounterID = engine.CounterID{Key: limit.Algorithm.String(), Name: "short"}
 			done.Go(func() {
 				charges, denied := hurry(t, engines, limit, clients, lasts, pause, func(c int) *mathrand.Rand { return chance(clients*i + c) })
