@@ -18,13 +18,11 @@ func TestDataThatComesWithAnErrorIsRead(t *testing.T) {
 	const last = "-ERR 'Authorization Violation'\r\n"
 	for _, first := range []string{"", "CONNECT {}\r\n", "GET / HTTP/1.1\r\n"} {
 		taken := 0
-		h := new(Handlers)
-		h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int { taken += len(all); return len(all) }})
 		said := last
 		if strings.HasPrefix(first, "CONNECT") {
 			said = message("taken", "r ", "x") + last
 		}
-		c := New(&fakeConn{in: iotest.DataErrReader(strings.NewReader(said))}, h, time.Second)
+		c := New(&fakeConn{in: iotest.DataErrReader(strings.NewReader(said))}, taking(counting(&taken)), time.Second)
 		if _, err := c.Write([]byte(first)); err != nil {
 			t.Fatal(err)
 		}
@@ -54,9 +52,7 @@ func TestFatalErrorsAreKeptFromTheClient(t *testing.T) {
 		h := &Handlers{Refused: func(text string) { told = append(told, text) }}
 		said := connecting + "PONG\r\n" + known + payload + message("other", "", "-ERR 'x'\r\n") + line + "PING\r\n"
 		c := New(&fakeConn{in: chunks{strings.NewReader(said), most}}, h, time.Second)
-		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
-			t.Fatal(err)
-		}
+		connect(t, c)
 		got, want := read(t, c, 1+most), connecting+"PONG\r\n"+known+message("other", "", "-ERR 'x'\r\n")+"PING\r\n"
 		if got != want {
 			t.Errorf("%d at a time: %q, want %q", most, got, want)

@@ -82,7 +82,7 @@ func TestSomeHandlersAreCalledWhileOthersLag(t *testing.T) {
 		c.maxLag = maxLag
 		c.handlers.Set(map[string]Handler{
 			"taken":  func(_ *Conn, all []Message) int { time.Sleep(time.Millisecond); taken += len(all); return len(all) },
-			"always": func(_ *Conn, all []Message) int { always += len(all); return len(all) },
+			"always": counting(&always),
 		}, "always")
 		for p := make([]byte, readSize); always < taken+100; {
 			if n, err := c.Read(p); err != nil || strings.Contains(string(p[:n]), "always") {
@@ -106,9 +106,7 @@ func TestWhatGoesToTheClientForALaggingHandlerSaysWhenItArrived(t *testing.T) {
 			h := new(Handlers)
 			c := New(&fakeConn{in: chunks{strings.NewReader(said + unchanged), readSize}}, h, time.Second)
 			h.Set(map[string]Handler{"never": nil, "slow": func(*Conn, []Message) int { time.Sleep(2 * maxLag); return 1 }})
-			if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
-				t.Fatal(err)
-			}
+			connect(t, c)
 			c.batchLimit = 1
 			time.Sleep(time.Minute) // Set knows since when times are told
 			rest := read(t, c, chunk)

@@ -13,10 +13,7 @@ func TestAnEndlessLineIsNotBuffered(t *testing.T) {
 	for _, begin := range []string{"MSG taken 1 ", "-ERR ", "PONG ", "INFO "} {
 		said := message("taken", "r ", "a") + begin + strings.Repeat("r", 3*maxLine)
 		taken := 0
-		c := openConn(t, &fakeConn{in: strings.NewReader(said)}, map[string]Handler{"taken": func(_ *Conn, all []Message) int {
-			taken += len(all)
-			return len(all)
-		}})
+		c := openConn(t, &fakeConn{in: strings.NewReader(said)}, map[string]Handler{"taken": counting(&taken)})
 		rest := read(t, c, readSize)
 		if !strings.HasSuffix(said, rest) || len(rest) < 3*maxLine || taken != 1 {
 			t.Errorf("%s: %d taken, and %d bytes passed", begin, taken, len(rest))

@@ -70,11 +70,41 @@ func openConn(t rapid.TB, s *fakeConn, handlers map[string]Handler) *Conn {
 	h.Set(handlers)
 	c := New(s, h, time.Second)
 	c.maxLag = time.Hour // handlers may be slow here
+	connect(t, c)
+	s.out.Reset()
+	return c
+}
+
+// taking returns handlers of which one takes messages of the subject taken.
+func taking(handler Handler) *Handlers {
+	h := new(Handlers)
+	h.Set(map[string]Handler{"taken": handler})
+	return h
+}
+
+// counting returns a handler that takes all messages and counts them.
+func counting(taken *int) Handler {
+	return func(_ *Conn, all []Message) int { *taken += len(all); return len(all) }
+}
+
+// echo returns a handler that takes all messages and answers each with its data.
+func echo(t *testing.T) Handler {
+	return func(c *Conn, all []Message) int {
+		for _, m := range all {
+			if err := c.Publish(m.Reply, m.Data); err != nil {
+				t.Error(err)
+			}
+		}
+		return len(all)
+	}
+}
+
+// connect has the client write its first command.
+func connect(t rapid.TB, c *Conn) {
+	t.Helper()
 	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	s.out.Reset()
-	return c
 }
 
 // read reads everything, at most so many bytes at a time.
@@ -285,9 +315,7 @@ func TestOtherProtocolsAreNotParsed(t *testing.T) {
 	t.Parallel()
 	said := message("taken", "r ", "data")
 	s := &fakeConn{in: strings.NewReader(said)}
-	h := new(Handlers)
-	h.Set(map[string]Handler{"taken": func(*Conn, []Message) int { t.Error("it was taken"); return 1 }})
-	c := New(s, h, time.Second)
+	c := New(s, taking(func(*Conn, []Message) int { t.Error("it was taken"); return 1 }), time.Second)
 	for _, w := range []string{"\x16\x03\x01", "CONNECT {}\r\n"} {
 		if _, err := c.Write([]byte(w)); err != nil {
 			t.Fatal(err)

@@ -73,8 +73,8 @@ func secured(t *testing.T, h *Handlers) (c *Conn, there *tls.Conn) {
 func TestMessagesAreTakenOverTLS(t *testing.T) {
 	t.Parallel()
 	const count, size = 200, 20_000
-	h, taken := new(Handlers), make(chan struct{}, count)
-	h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
+	taken := make(chan struct{}, count)
+	c, there := secured(t, taking(func(c *Conn, all []Message) int {
 		for _, m := range all {
 			if err := c.Publish(m.Reply, []byte(strings.Repeat("a", size))); err != nil {
 				t.Error(err)
@@ -82,8 +82,7 @@ func TestMessagesAreTakenOverTLS(t *testing.T) {
 			taken <- struct{}{}
 		}
 		return len(all)
-	}})
-	c, there := secured(t, h)
+	}))
 	go func() {
 		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
 			t.Error(err)
@@ -141,9 +140,8 @@ func TestPlainTextBeforeTLSIsRefused(t *testing.T) {
 func TestReadingBeforeTheClientWrites(t *testing.T) {
 	t.Parallel()
 	for _, chunk := range []int{1, 5, readSize} {
-		h, taken := new(Handlers), 0
-		h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int { taken += len(all); return len(all) }})
-		c := New(&fakeConn{in: chunks{strings.NewReader("INFO {}\r\n-ERR\r\nPONG\r\n" + message("taken", "r ", "x")), chunk}}, h, time.Second)
+		taken := 0
+		c := New(&fakeConn{in: chunks{strings.NewReader("INFO {}\r\n-ERR\r\nPONG\r\n" + message("taken", "r ", "x")), chunk}}, taking(counting(&taken)), time.Second)
 		said := ""
 		for said != "INFO {}\r\n-ERR\r\n" {
 			p := make([]byte, 7)
@@ -152,9 +150,7 @@ func TestReadingBeforeTheClientWrites(t *testing.T) {
 				t.Fatalf("%d at a time: %q, %v", chunk, said, err)
 			}
 		}
-		if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
-			t.Fatal(err)
-		}
+		connect(t, c)
 		if rest := read(t, c, 7); rest != "PONG\r\n" || taken != 1 {
 			t.Errorf("%d at a time: %q, and %d taken", chunk, rest, taken)
 		}
@@ -204,20 +200,17 @@ func TestAHandshakeThatHangsIsGivenUp(t *testing.T) {
 // not tell whether more is waiting.
 func TestHandlersCanLagOverTLS(t *testing.T) {
 	t.Parallel()
-	h, taken := new(Handlers), make(chan struct{}, 1)
-	h.Set(map[string]Handler{"taken": func(_ *Conn, all []Message) int {
+	taken := make(chan struct{}, 1)
+	c, there := secured(t, taking(func(_ *Conn, all []Message) int {
 		time.Sleep(time.Millisecond)
 		select {
 		case taken <- struct{}{}:
 		default:
 		}
 		return len(all)
-	}})
-	c, there := secured(t, h)
+	}))
 	go func() { _, _ = io.Copy(io.Discard, there) }()
-	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	connect(t, c)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -311,9 +304,7 @@ func TestWaitForARefusalIsBounded(t *testing.T) {
 			ended := make(chan struct{})
 			if close(ended); reads {
 				go func() { _, _ = there.Read(make([]byte, 100)) }()
-				if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
-					t.Fatal(err)
-				}
+				connect(t, c)
 				ended = make(chan struct{})
 				go func() { defer close(ended); _, _ = c.Read(make([]byte, 100)) }()
 				synctest.Wait() // the client reads

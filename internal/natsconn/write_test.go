@@ -154,18 +154,11 @@ func TestReadingGoesOnWhileTheServerDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
 		defer there.Close()
-		h := new(Handlers)
 		var taken atomic.Int64
-		h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
-			for _, m := range all {
-				taken.Add(1)
-				if err := c.Publish(m.Reply, m.Data); err != nil {
-					t.Error(err)
-				}
-			}
-			return len(all)
-		}})
-		c := New(here, h, time.Second)
+		c := New(here, taking(func(c *Conn, all []Message) int {
+			taken.Add(int64(len(all)))
+			return echo(t)(c, all)
+		}), time.Second)
 		go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
 		if _, err := io.ReadFull(there, make([]byte, len("CONNECT {}\r\n"))); err != nil {
 			t.Fatal(err)
@@ -202,14 +195,7 @@ func TestAnswerPublishedDuringAWriteIsWritten(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			here, there := net.Pipe()
 			defer here.Close()
-			h := new(Handlers)
-			h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
-				if err := c.Publish(all[0].Reply, nil); err != nil {
-					t.Error(err)
-				}
-				return len(all)
-			}})
-			c := New(here, h, time.Second)
+			c := New(here, taking(echo(t)), time.Second)
 			go func() { _, _ = c.Write([]byte("CONNECT {}\r\n")) }()
 			said := bufio.NewReader(there)
 			if _, err := said.ReadString('\n'); err != nil {
@@ -239,20 +225,11 @@ func TestAnswerPublishedDuringAWriteIsWritten(t *testing.T) {
 func TestAnIdleConnectionOutlivesTheWriteTimeout(t *testing.T) {
 	t.Parallel()
 	here, there := overTCP(t)
-	h := new(Handlers)
-	h.Set(map[string]Handler{"taken": func(c *Conn, all []Message) int {
-		if err := c.Publish(all[0].Reply, all[0].Data); err != nil {
-			t.Error(err)
-		}
-		return len(all)
-	}})
 	const timeout = 200 * time.Millisecond // a busy machine takes some of it for a write
-	c := New(quickconn.Wrap(here), h, timeout)
+	c := New(quickconn.Wrap(here), taking(echo(t)), timeout)
 	defer c.Close()
 	server := bufio.NewReader(there)
-	if _, err := c.Write([]byte("CONNECT {}\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	connect(t, c)
 	if _, err := server.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
