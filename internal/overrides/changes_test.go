@@ -37,7 +37,6 @@ func (r *reads) source() overrides.Source {
 // TestChangesSince: no change is missed, all have to be listed if one could be, and nothing is read in vain.
 func TestChangesSince(t *testing.T) {
 	t.Parallel()
-	id := func(subject string) overrides.ID { return overrides.ID{Policy: "p", Name: "n", Subject: subject} }
 	removal := func(subject string, revision, previous int64) overrides.Removal {
 		return overrides.Removal{ID: id(subject), Revision: revision, Previous: previous}
 	}

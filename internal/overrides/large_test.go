@@ -60,7 +60,7 @@ func TestRemovalsReadNoOtherOverrides(t *testing.T) {
 			t.Fatalf("%d were read", n)
 		}
 		for _, subject := range []string{"new:7", "new:1*"} {
-			if found, err := here.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: subject}); !found || err != nil {
+			if found, err := here.Delete(t.Context(), id(subject)); !found || err != nil {
 				t.Fatal(found, err)
 			}
 		}
@@ -114,8 +114,7 @@ func (m *many) ListOverrides(ctx context.Context, f overrides.Filter) (page []ov
 		next++
 	}
 	for ; next < m.n && len(page) < f.Max; next++ {
-		id := overrides.ID{Policy: "p", Name: "n", Subject: fmt.Sprint(next)}
-		page = append(page, overrides.Override{ID: id, Limit: 1, Reason: "r"})
+		page = append(page, overrides.Override{ID: id(fmt.Sprint(next)), Limit: 1, Reason: "r"})
 	}
 	return page, nil
 }

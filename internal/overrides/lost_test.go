@@ -51,7 +51,7 @@ func TestChangeWithLostAnswerIsMadeAgain(t *testing.T) {
 	want(t, table, "a", 0, 5)
 	for _, was := range []bool{true, false} {
 		s.lose = 1
-		if found, err := table.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: "a"}); found != was || err != nil {
+		if found, err := table.Delete(t.Context(), id("a")); found != was || err != nil {
 			t.Errorf("delete: found %t, %v; want %t", found, err, was)
 		}
 		want(t, table, "a", 0, 0)
@@ -63,7 +63,7 @@ func TestChangeWithoutAnswerIsAnError(t *testing.T) {
 	t.Parallel()
 	s, told := &losing{Store: eachstore.SQLite(t, nil), lose: 2}, 0
 	table := table(t, overrides.Config{Store: s, Broadcast: func() { told++ }})
-	o := overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: "a"}, Limit: 5, Reason: "r"}
+	o := overrides.Override{ID: id("a"), Limit: 5, Reason: "r"}
 	if err := table.Put(t.Context(), o); !errors.Is(err, errLost) {
 		t.Errorf("put: %v", err)
 	}
@@ -84,9 +84,7 @@ func TestChangeThatCannotBeReadIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &failing{Store: eachstore.SQLite(t, nil)}
 		table := table(t, overrides.Config{Store: s})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go table.Run(ctx)
+		go table.Run(t.Context())
 		s.away.Store(true)
 		set(t, table, "a", 5, 0)
 		want(t, table, "a", 0, 0)
@@ -95,7 +93,7 @@ func TestChangeThatCannotBeReadIsNoError(t *testing.T) {
 		synctest.Wait()
 		want(t, table, "a", 0, 5)
 		s.away.Store(true)
-		if found, err := table.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: "a"}); !found || err != nil {
+		if found, err := table.Delete(t.Context(), id("a")); !found || err != nil {
 			t.Errorf("delete: %t, %v", found, err)
 		}
 	})

@@ -25,11 +25,14 @@ func table(t testing.TB, cfg overrides.Config) *overrides.Table {
 	return table
 }
 
+// id identifies the override of one limit for a subject.
+func id(subject string) overrides.ID {
+	return overrides.ID{Policy: "p", Name: "n", Subject: subject}
+}
+
 func set(t testing.TB, table *overrides.Table, subject string, limit, expiresAt int64) {
 	t.Helper()
-	err := table.Put(t.Context(), overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: subject}, Limit: limit,
-		ExpiresAt: expiresAt, Reason: "r"})
-	if err != nil {
+	if err := table.Put(t.Context(), overrides.Override{ID: id(subject), Limit: limit, ExpiresAt: expiresAt, Reason: "r"}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -67,7 +70,7 @@ func TestFindTheMostSpecific(t *testing.T) {
 	}
 	set(t, table, "api:user:*", 6, 0) // replaced
 	want(t, table, "api:user:8", 0, 6)
-	if found, err := table.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: "api:user:*"}); !found || err != nil {
+	if found, err := table.Delete(t.Context(), id("api:user:*")); !found || err != nil {
 		t.Errorf("delete: %t, %v", found, err)
 	}
 	want(t, table, "api:user:8", 0, 2)
@@ -96,7 +99,7 @@ func TestOverrideThatCameAndWentIsNotMissed(t *testing.T) {
 	comeAndGo := func() {
 		t.Helper()
 		set(t, here, "gone", 1, 0)
-		if found, err := here.Delete(t.Context(), overrides.ID{Policy: "p", Name: "n", Subject: "gone"}); !found || err != nil {
+		if found, err := here.Delete(t.Context(), id("gone")); !found || err != nil {
 			t.Fatal(found, err)
 		}
 		refresh()
@@ -128,7 +131,7 @@ func TestOverridesBesideThoseReadAtFirst(t *testing.T) {
 // TestFixed: a table of given overrides needs no store.
 func TestFixed(t *testing.T) {
 	t.Parallel()
-	given := overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: "a:*"}, Limit: 3}
+	given := overrides.Override{ID: id("a:*"), Limit: 3}
 	table := overrides.Fixed([]overrides.Override{given})
 	want(t, table, "a:b", 0, 3)
 	want(t, table, "b", 0, 0)
@@ -144,9 +147,7 @@ func TestDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &failing{Store: eachstore.SQLite(t, nil)}
 		table, here := table(t, overrides.Config{Store: s}), table(t, overrides.Config{Store: s})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go table.Run(ctx)
+		go table.Run(t.Context())
 		synctest.Wait()
 		set(t, here, "a", 1, 0)
 		time.Sleep(500*time.Millisecond - 1)
@@ -168,10 +169,8 @@ func TestRunFollowsTheStore(t *testing.T) {
 		s := eachstore.SQLite(t, nil)
 		informed := table(t, overrides.Config{Store: s, PollInterval: time.Hour})
 		looking := table(t, overrides.Config{Store: s, PollInterval: time.Second})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
 		for _, table := range []*overrides.Table{informed, looking} {
-			go table.Run(ctx)
+			go table.Run(t.Context())
 		}
 		here := table(t, overrides.Config{Store: s, Broadcast: informed.Wake})
 		set(t, here, "a", 1, 0)
@@ -249,9 +248,7 @@ func TestHangingReadIsGivenUp(t *testing.T) {
 		set(t, table(t, overrides.Config{Store: s}), "a", 1, 0)
 		s.hangs.Store(true)
 		table := table(t, overrides.Config{Store: s})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go table.Run(ctx)
+		go table.Run(t.Context())
 		time.Sleep(time.Second)
 		s.hangs.Store(false) // but not for the read that has begun
 		time.Sleep(time.Minute)
@@ -287,7 +284,7 @@ func TestBounds(t *testing.T) {
 		set(t, table, fmt.Sprintf("%d:*", i), 1, 0)
 		set(t, table, "0:*", 1, 0) // replaces, and adds none
 	}
-	one := overrides.Override{ID: overrides.ID{Policy: "p", Name: "n", Subject: "one more:*"}, Limit: 1, Reason: "r"}
+	one := overrides.Override{ID: id("one more:*"), Limit: 1, Reason: "r"}
 	if err := table.Put(t.Context(), one); !errors.Is(err, overrides.ErrFull) {
 		t.Errorf("6 globs: %v", err)
 	}
@@ -341,11 +338,10 @@ func TestErrorsOfTheStoreAreReturned(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	id := overrides.ID{Policy: "p", Name: "n", Subject: "a"}
-	if err := table.Put(t.Context(), overrides.Override{ID: id, Limit: 2, Reason: "r"}); err == nil {
+	if err := table.Put(t.Context(), overrides.Override{ID: id("a"), Limit: 2, Reason: "r"}); err == nil {
 		t.Error("put: no error")
 	}
-	if found, err := table.Delete(t.Context(), id); found || err == nil {
+	if found, err := table.Delete(t.Context(), id("a")); found || err == nil {
 		t.Errorf("delete: %t, %v", found, err)
 	}
 	if page, more, err := table.List(gone, overrides.Filter{Max: 2}); page != nil || more || !errors.Is(err, context.Canceled) {
