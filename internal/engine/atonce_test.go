@@ -12,8 +12,7 @@ import (
 // goroutine.
 func TestAtOnceIsSetForImmediateAnswers(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		for _, limits := range [][]engine.Limit{nil, {per(t, "k", 10, "1m")}} {
 			answered := make(chan bool, 1)
 			r := &engine.Request{Verb: engine.Record, Limits: limits, Cost: 1}

@@ -203,9 +203,7 @@ func TestHungStoreIsWaitedForOnce(t *testing.T) {
 }
 
 func TestDenialReportKeepsDefinition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		old := per(t, "k", 1, "1s")
 		old.Name, old.Algorithm = "w", engine.FixedWindow
 		for range 5 {
@@ -227,9 +225,7 @@ func TestDenialReportKeepsDefinition(t *testing.T) {
 // the next one, so that they do not delay other requests.
 func TestConcurrentSettlesShareTransactions(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		const n = 100
 		l := per(t, "k", 10*n, "1h")
 		for i := range n {

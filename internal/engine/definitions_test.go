@@ -17,9 +17,7 @@ import (
 func TestCheckUnderOtherDefinitionKeepsCounter(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int64{"one that allows": 100_000, "one that denies": 10} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
+		withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 			l := leased(t, "k", 100_000)
 			n := warm(t, e, l)
 			other := l
@@ -52,8 +50,7 @@ func TestDenialUnderOtherDefinitionKeepsCounter(t *testing.T) {
 		"consume": {Verb: engine.Consume, Limits: []engine.Limit{other}},
 		"shadow":  {Verb: engine.Consume, Limits: []engine.Limit{per(t, "another", 10, "1h"), beside}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 100})
 			if d := ask(t, e, r); d.Allowed != (name == "shadow") || d.Allowed != d.Shadow {
 				t.Fatalf("%s: %+v", name, d)
@@ -82,8 +79,7 @@ func TestRetryAfterUnderOtherDefinitionIsHonest(t *testing.T) {
 		"a smaller bucket":                   {engine.TokenBucket, "1h", "1h", 10, 5, 1},
 	} {
 		for _, verb := range []engine.Verb{engine.Consume, engine.Check} {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, engine.Config{Store: openTap(t)})
+			withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 				before := per(t, "k", c.before, c.from)
 				before.Name, before.Threshold, before.Algorithm = "n", -1, c.algorithm
 				after := before
@@ -114,8 +110,7 @@ func TestRefundUnderOtherDefinitionKeepsCounter(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, engine.Config{Store: openTap(t)})
+			withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 				l := per(t, "k", 100, "1d") // a window has begun: the clock of a synctest bubble starts at midnight
 				l.Name, l.Threshold, l.Algorithm = "n", -1, a
 				other := l
@@ -142,8 +137,7 @@ func TestRefundDoesNotDelayRetry(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		for _, to := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, engine.Config{Store: openTap(t)})
+			withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 				l := per(t, "k", 100, "1d")
 				l.Name, l.Threshold, l.Algorithm = "n", -1, a
 				other := l
@@ -167,9 +161,7 @@ func TestRefundDoesNotDelayRetry(t *testing.T) {
 // TestDenialReportKeepsRetryAfter: the retryAfter of a denial under another definition holds.
 func TestDenialReportKeepsRetryAfter(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 9, "1m")
 		l.Name, l.Threshold, l.Algorithm = "n", -1, engine.FixedWindow
 		other := l
@@ -199,9 +191,7 @@ func TestDenialReportKeepsRetryAfter(t *testing.T) {
 // batch have.
 func TestRedefiningSettleStoresItsDefinition(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 10, "1m")
 		l.Name, l.Threshold, l.Algorithm = "n", -1, engine.FixedWindow
 		other := l
@@ -292,8 +282,7 @@ func TestSettleDoesNotGiveBackCarriedUsage(t *testing.T) {
 	minute := day
 	minute.Limit, minute.Window = 100, window(t, "1m")
 	for name, c := range map[string][2]engine.Limit{"bucket": {bucket, larger}, "window": {day, minute}} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			ask(t, e, engine.Request{Limits: c[:1], Cost: 10, ID: "x"})
 			ask(t, e, engine.Request{Limits: c[1:]})
 			time.Sleep(2 * time.Minute)
@@ -312,8 +301,7 @@ func TestSettleDoesNotGiveBackCarriedUsage(t *testing.T) {
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		more := minute
 		more.Limit = 200
 		ask(t, e, engine.Request{Limits: []engine.Limit{minute}, ID: "x"})
@@ -396,8 +384,7 @@ func located(t *testing.T, name string) *time.Location {
 func TestSettleAfterOtherTierGivesCostBack(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			base := per(t, "k", 1000, "1d")
 			base.Name, base.Algorithm = "n", a
 			pro := base

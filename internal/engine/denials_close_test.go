@@ -15,9 +15,7 @@ import (
 // TestCloseReportsRememberedDenials at once, so that nothing has to be denied again for them to be told.
 func TestCloseReportsRememberedDenials(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := by(t, "u", 1)
 		consume.Limits[0].Limit = 1
 		for range 8 { // 1 allowed, 1 told, 6 remembered
@@ -83,9 +81,7 @@ func TestCloseReportsWhatOthersLeftInCounter(t *testing.T) {
 // TestCloseReportsNothingTwice: there is no event without a denial that was not told.
 func TestCloseReportsNothingTwice(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		ask(t, e, by(t, "u", 11))
 		if got := toldOf(t, store); got != 1 {
 			t.Fatalf("told of %d denials, want the first", got)
@@ -103,9 +99,7 @@ func TestCloseReportsNothingTwice(t *testing.T) {
 // its denials.
 func TestCloseTriesStoreOnceMore(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 1, "1h")
 		l.Threshold = -1
 		for range 5 { // 1 allowed, 1 told, 3 remembered

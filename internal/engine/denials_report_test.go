@@ -34,9 +34,7 @@ func TestLateReportSaysWhenCostFits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := openTap(t)
-				e := start(t, engine.Config{Store: store})
+			withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 				l := per(t, "k", 10, tt.window)
 				l.Algorithm = tt.algorithm
 				ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: tt.used})
@@ -61,9 +59,7 @@ func TestLateReportSaysWhenCostFits(t *testing.T) {
 // TestDenialsOfManyCostsAreReportedTogether, in as few transactions as those of one cost.
 func TestDenialsOfManyCostsAreReportedTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		const keys = 200
 		for i := range int64(keys) {
 			l := per(t, fmt.Sprint("k", i), 10, "1h")
@@ -98,9 +94,7 @@ func toldOf(t *testing.T, store *tap) (denied int64) {
 // counter, come in one batch.
 func TestEarlyReportIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 1, "1h")
 		l.Threshold = -1
 		one := engine.Request{Limits: []engine.Limit{l}}

@@ -18,9 +18,7 @@ import (
 
 func TestDenialIsCachedUntilRetry(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		limit := per(t, "k", 1, "600ms")
 		consume := engine.Request{Limits: []engine.Limit{limit}}
 		ask(t, e, consume)
@@ -44,9 +42,7 @@ func TestDenialIsCachedUntilRetry(t *testing.T) {
 
 func TestRepeatedDenialsNeverWaitForStore(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "10s")}}
 		ask(t, e, consume)
 		denied := func() {
@@ -81,9 +77,7 @@ func TestRepeatedDenialsNeverWaitForStore(t *testing.T) {
 // store.
 func TestDenialIsCachedForOneSecond(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, Cost: 1}
 		ask(t, e, consume)
 		if d := ask(t, e, consume); d.Allowed {
@@ -103,9 +97,7 @@ func TestDenialIsCachedForOneSecond(t *testing.T) {
 
 func TestReportAfterResetRestoresNothing(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
 		for range 5 { // the first is allowed, the second has an event at once
 			ask(t, e, consume)
@@ -126,9 +118,7 @@ func TestReportAfterResetRestoresNothing(t *testing.T) {
 
 func TestUnannouncedResetEndsCachedDenialWithinSecond(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
 		denied := func() bool { return !ask(t, e, consume).Allowed }
 		denied()
@@ -155,8 +145,7 @@ func TestUnannouncedResetEndsCachedDenialWithinSecond(t *testing.T) {
 
 func TestCachedDenialFollowsOwnCharges(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		limit := per(t, "k", 1, "10s")
 		limit.Algorithm = engine.TokenBucket
 		consume := engine.Request{Limits: []engine.Limit{limit}}
@@ -261,9 +250,7 @@ func (s *failingReset) Reset(ctx context.Context, sel engine.Selection, dryRun b
 
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := engine.Request{Limits: []engine.Limit{per(t, "api:user:7", 20, "1m")}}
 		consume.Limits[0].Policy = "p"
 		for range 17 {
@@ -313,9 +300,7 @@ func TestEvents(t *testing.T) {
 func TestDenialsAfterPauseAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, pause := range []time.Duration{11 * time.Second, time.Minute} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
+		withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 			denied := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h"), per(t, "k2", 1, "1h")}}
 			busy := func(d time.Duration) {
 				for range d / (100 * time.Millisecond) {
@@ -353,9 +338,7 @@ func TestDenialsAfterPauseAreReportedAtOnce(t *testing.T) {
 // while it is written.
 func TestOtherRefundsDoNotPreventCaching(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 1, "1h")
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}})
 		for i := range 40 {
@@ -394,9 +377,7 @@ func TestOtherRefundsDoNotPreventCaching(t *testing.T) {
 // Users may share a key: an event names the user who was denied, not the first user who ever was.
 func TestCachedDenialEventNamesItsUser(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		as := func(user string) engine.Request {
 			l := per(t, "job:queue:emails", 1, "1h")
 			l.User, l.Threshold = user, -1

@@ -18,9 +18,7 @@ import (
 
 func TestQueuedRequestsShareTransactions(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.hold()
 
 		const n = 50
@@ -68,9 +66,7 @@ func TestQueuedRequestsShareTransactions(t *testing.T) {
 // TestBatchHasBoundedLimits, apart from a single request that has more on its own.
 func TestBatchHasBoundedLimits(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.hold()
 		var done sync.WaitGroup
 		submit := func(limits int) {
@@ -184,8 +180,7 @@ func TestCommittedTellsOfEvents(t *testing.T) {
 
 func TestSeveralLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		limits := func() []engine.Limit {
 			return []engine.Limit{per(t, "global", 1000, "1m"), per(t, "ip", 5, "1m"), per(t, "email", 3, "60m")}
 		}
@@ -209,9 +204,7 @@ func TestSeveralLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 
 func TestAnIDChargesOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		consume := func(id string, print byte) engine.Request {
 			return engine.Request{Limits: []engine.Limit{per(t, "k", 2, "1h")}, ID: id, Fingerprint: [32]byte{print}, Cost: 1}
 		}
@@ -243,9 +236,7 @@ func TestAnIDChargesOnce(t *testing.T) {
 
 func TestTheSameIDTwiceInOneBatch(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.hold()
 		answers := make(chan engine.Decision, 2)
 		submit := func(key, id string) {
@@ -310,8 +301,7 @@ func TestCloseAnswersEverything(t *testing.T) {
 
 func TestARefundMakesNoCounter(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		ask(t, e, engine.Request{Verb: engine.Refund, Limits: []engine.Limit{per(t, "k", 10, "1h")}})
 		if n, err := e.Reset(t.Context(), engine.Selection{Key: "k"}, true); n != 0 || err != nil {
 			t.Errorf("%d counters after a refund of one that was never charged; %v", n, err)
@@ -321,8 +311,7 @@ func TestARefundMakesNoCounter(t *testing.T) {
 
 func TestListSkipsUnusedCounters(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		for i := range 25 {
 			limits := []engine.Limit{per(t, fmt.Sprintf("a:%02d", i), 10, "1h")}
 			ask(t, e, engine.Request{Limits: limits})
@@ -353,9 +342,7 @@ func TestListSkipsUnusedCounters(t *testing.T) {
 
 func TestQueuedRequestsAreWrittenInOrder(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.hold()
 		var done sync.WaitGroup
 		var order []string

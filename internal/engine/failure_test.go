@@ -212,9 +212,7 @@ func TestStoreFailureIsReported(t *testing.T) {
 // more.
 func TestADenialAfterAnInDoubtRecordTellsWhatIsStored(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		limits := []engine.Limit{per(t, "k", 1, "1h")}
 		for range 3 { // the last denial is from memory
 			ask(t, e, engine.Request{Limits: limits})

@@ -45,9 +45,7 @@ func TestOnErrorWhenStoreFails(t *testing.T) {
 // TestDenialWithoutStoreSaysWhenToRetry: its times lie ahead and agree. A limit in shadow stays free.
 func TestDenialWithoutStoreSaysWhenToRetry(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.fail(func(bool) error { return errors.New("connection refused") })
 		shadow := per(t, "shadow", 2, "1h")
 		shadow.Shadow = true
@@ -148,9 +146,7 @@ func TestALostCommitCountsOnceWithAnID(t *testing.T) {
 
 func TestLostRaceIsRetried(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		races := 5
 		store.fail(func(after bool) error {
 			if after || races == 0 {
@@ -234,9 +230,7 @@ func TestLateRequestOverHealthyStoreIsRefused(t *testing.T) {
 // TestADegradedAnswerIsNoOther: nothing of the denial that could not be written is in the answer that allows.
 func TestADegradedAnswerIsNoOther(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 2, "1h")
 		l.Policy, l.Message = "p", "slow down"
 		ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 2})

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -133,6 +134,15 @@ func start(t testing.TB, cfg engine.Config) *engine.Engine {
 		}
 	})
 	return e
+}
+
+// withEngine runs a test in a bubble of synctest, with an engine on a store of its own.
+func withEngine(t *testing.T, test func(t *testing.T, store *tap, e *engine.Engine)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := openTap(t)
+		test(t, store, start(t, engine.Config{Store: store}))
+	})
 }
 
 func window(t testing.TB, text string) engine.Window {

@@ -56,9 +56,7 @@ func testGivingBackKeepsRetry(t *testing.T, stored, other engine.Limit, how stri
 func TestDenialAfterRefundDoesNotDelayRetry(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []engine.Verb{engine.Consume, engine.Check} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
+		withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 			hour, minute := per(t, "k", 10, "1h"), per(t, "k", 5, "1m")
 			minute.Name = hour.Name
 			ask(t, e, engine.Request{Limits: []engine.Limit{hour}, Cost: 10})
@@ -82,8 +80,7 @@ func TestDenialAfterRefundDoesNotDelayRetry(t *testing.T) {
 func TestRefundUnderAnotherAmountGivesBackWhatCounts(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			free, pro := per(t, "k", 10, "1m"), per(t, "k", 20, "1m")
 			free.Algorithm, pro.Algorithm = algorithm, algorithm
 			ask(t, e, engine.Request{Limits: []engine.Limit{free}, Cost: 6})
@@ -101,9 +98,7 @@ func TestRefundUnderAnotherAmountGivesBackWhatCounts(t *testing.T) {
 // TestSettlePastTheLimitIsReportedUnderAnotherAmount: a request of another tier may have charged the counter meanwhile.
 func TestSettlePastTheLimitIsReportedUnderAnotherAmount(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1m")}, ID: "x"})
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 12, "1m")}, Cost: 5})
 		if d, err := storetest.Settle(t.Context(), e, "x", 20); err != nil || d.Allowed {

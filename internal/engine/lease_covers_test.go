@@ -90,9 +90,7 @@ func testWhatALeaseAnswers(t *testing.T, hot, warmed engine.Limit, c coverCase) 
 func TestALeaseAnswersAsTheStoreWould(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
+		withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 			l := leased(t, "k", 1_000_000)
 			l.Algorithm = a
 			exact := l

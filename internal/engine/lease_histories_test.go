@@ -65,9 +65,7 @@ func take(answered <-chan func(), n int) {
 // is under another definition.
 func TestLeaseBatchedWithDenialIsCharged(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		high, low := leased(t, "k", 1000), leased(t, "k", 5)
 		ask(t, e, engine.Request{Limits: []engine.Limit{high}, Cost: 100})
 		time.Sleep(10 * time.Millisecond)
@@ -112,9 +110,7 @@ func TestRefundIncludesEndedLeases(t *testing.T) {
 // raises no event.
 func TestLeaseDoesNotCrossRaisedThreshold(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := leased(t, "k", 100_000)
 		warm(t, e, l)
 		l.Threshold = l.Limit

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -53,9 +52,7 @@ func TestALeaseIsGivenBackAfterAFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := openTap(t)
-				e := start(t, engine.Config{Store: store})
+			withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 				l := quota(t)
 				charged := demand(t, e, l, func(asked int) bool { return asked == 10_000 })
 				charged += trouble(t, store, e, l)

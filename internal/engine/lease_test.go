@@ -57,9 +57,7 @@ func usedNow(t *testing.T, e *engine.Engine, key string) int64 {
 
 func TestLeaseServesFromMemoryAndIsReturnedOnClose(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := leased(t, "k", 1_000_000)
 		const n = 3000
 		for i := range int64(n) {
@@ -87,8 +85,7 @@ func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, engine.Config{Store: openTap(t)})
+			withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 				l := leased(t, "k", 1000)
 				l.Window = window(t, "366d") // nothing leaves the window during the test
 				l.Algorithm = a
@@ -117,9 +114,7 @@ func TestOneWorkerWithLeasesAdmitsExactlyTheLimit(t *testing.T) {
 
 func TestCostBeyondLeaseMayUseAllThatRemains(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := leased(t, "k", 1000)
 		n := warm(t, e, l)
 		if d := ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 1000 - n}); !d.Allowed || d.Results[0].Remaining != 0 {
@@ -133,9 +128,7 @@ func TestCostBeyondLeaseMayUseAllThatRemains(t *testing.T) {
 
 func TestSeveralLeasedLimitsAreChargedTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		small, large := leased(t, "small", 400), leased(t, "large", 1_000_000)
 		n := warm(t, e, large)
 		both := []engine.Limit{small, large}
@@ -204,9 +197,7 @@ func failOnce(store *tap, err error) {
 
 func TestLeaseSurvivesFailedTransaction(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := leased(t, "k", 100_000)
 		n := warm(t, e, l)
 		held := usedNow(t, e, "k") - n
@@ -223,9 +214,7 @@ func TestLeaseSurvivesFailedTransaction(t *testing.T) {
 // to serve from it might charge nothing.
 func TestLeaseIsLostInInDoubtTransaction(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := leased(t, "k", 100_000)
 		n := warm(t, e, l)
 		held := usedNow(t, e, "k") - n
@@ -355,8 +344,7 @@ func TestLeaseIsShortAfterClockStepsBack(t *testing.T) {
 // asked now. Who asks once gets none.
 func TestLeaseSizeFollowsRecentDemand(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		l := leased(t, "k", 100_000)
 		for i, step := range []struct {
 			after time.Duration
@@ -382,8 +370,7 @@ func TestLeaseSizeFollowsRecentDemand(t *testing.T) {
 // Requests that no lease can serve do not count as demand.
 func TestUnleasableRequestsAreNotDemand(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		l, exact := leased(t, "k", 100_000), per(t, "exact", 100_000, "1h")
 		for i := range 100 {
 			ask(t, e, engine.Request{Limits: []engine.Limit{l}, ID: strconv.Itoa(i)})
@@ -449,8 +436,7 @@ func TestLeaseEndsWhenClockStepsForward(t *testing.T) {
 // lease.
 func TestDemandCountsOnceForSeveralLimits(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		short := leased(t, "k", 100_000)
 		short.Name, short.Window = "short", window(t, "100ms")
 		const requests = 10

@@ -13,8 +13,7 @@ import (
 func TestDenialDoesNotAdvanceCounter(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []engine.Verb{engine.Check, engine.Consume} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			stored := per(t, "k", 9, "1d")
 			stored.Name, stored.Algorithm = "n", engine.FixedWindow
 			other := per(t, "k", 5, "1m")
@@ -42,8 +41,7 @@ func TestDenialDoesNotAdvanceCounter(t *testing.T) {
 func TestLateRefundDoesNotAdvanceCounter(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			l := per(t, "k", 10, "1m")
 			l.Name, l.Algorithm = "n", a
 			longer := l
@@ -64,9 +62,7 @@ func TestLateRefundDoesNotAdvanceCounter(t *testing.T) {
 // same transaction.
 func TestNeverFittingCostIsReportedOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		free := per(t, "k", 10, "1m")
 		pro := free
 		pro.Limit = 20

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -77,9 +76,7 @@ func heap() int64 {
 // TestTheWaitBeforeARequestIsSubmittedCounts: nobody may wait for it any longer.
 func TestTheWaitBeforeARequestIsSubmittedCounts(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		time.Sleep(time.Hour)
 		for waited, late := range map[time.Duration]bool{0: false, 700 * time.Millisecond: false, 1400 * time.Millisecond: false, 1600 * time.Millisecond: true, time.Minute: true} {
 			if got := e.TooLate(time.Now().Add(-waited)); got != (waited > 750*time.Millisecond) { // half is for the queue
@@ -99,9 +96,7 @@ func TestTheWaitBeforeARequestIsSubmittedCounts(t *testing.T) {
 // TestNoRequestIsTooLateWhileTheStoreFails: it is answered without the store, as its policy says.
 func TestNoRequestIsTooLateWhileTheStoreFails(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		time.Sleep(time.Hour)
 		store.fail(func(bool) error { return errors.New("down") })
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 100, "1h")}})

@@ -110,9 +110,7 @@ func TestFailureIsTheLastOneThatSaysMore(t *testing.T) {
 // TestALostCommitIsNoFailure of the store: nothing else is answered without it, and nothing probes it.
 func TestALostCommitIsNoFailure(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.fail(func(committed bool) error {
 			if committed {
 				return fmt.Errorf("cut: %w", engine.ErrCommitUnknown)
@@ -137,9 +135,7 @@ func TestALostCommitIsNoFailure(t *testing.T) {
 // TestASettleThatIsNotWrittenIsAnError, whatever its consume was to get without the store.
 func TestASettleThatIsNotWrittenIsAnError(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}, ID: "x"})
 		down := errors.New("down")
 		store.fail(func(bool) error { return down })

@@ -14,9 +14,7 @@ import (
 func TestStatusOfLimitsIsWhatACheckFinds(t *testing.T) {
 	t.Parallel()
 	for _, a := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
+		withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 			used := per(t, "k", 10, "1m")
 			used.Algorithm, used.Name, used.Threshold = a, "n", -1
 			less, longer, unused := used, used, used

@@ -41,11 +41,7 @@ func timed(t *testing.T, at string) (*sqlite.Store, *clock) {
 
 func charge(t *testing.T, s engine.Store, l engine.Limit) *engine.Engine {
 	t.Helper()
-	e, err := engine.New(t.Context(), engine.Config{Store: s, NewID: func() string { return "id" }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close(t.Context()) })
+	e := start(t, engine.Config{Store: s})
 	got, err := e.Do(t.Context(), &engine.Request{Verb: engine.Consume, Cost: 3, Limits: []engine.Limit{l}, OnError: engine.OnErrorDeny})
 	if err != nil || !got.Allowed || got.Degraded {
 		t.Fatalf("charge: %+v, %v", got, err)

@@ -19,9 +19,7 @@ func TestDenialUnderOtherDefinitionIsCached(t *testing.T) {
 	for _, algorithm := range []engine.Algorithm{engine.SlidingWindow, engine.FixedWindow, engine.TokenBucket} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := openTap(t)
-				e := start(t, engine.Config{Store: store})
+			withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 				limit := func(n int64, text string) engine.Request {
 					l := per(t, "k", n, text)
 					l.Name, l.Algorithm = "one", algorithm
@@ -118,9 +116,7 @@ func TestCacheOfTwoDefinitionsMatchesStore(t *testing.T) {
 // have advanced the counter.
 func TestDenialUnderOtherDefinitionUsesStoredMoment(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		stored := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}}
 		other := stored
 		other.Limits = []engine.Limit{per(t, "k", 1, "1m")}

@@ -18,9 +18,7 @@ func spend(t *testing.T, e *engine.Engine, l engine.Limit) {
 
 func TestSpentLeaseIsRenewedWithNextTransaction(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := leased(t, "k", 1_000_000_000)
 		spend(t, e, l)
 		ask(t, e, engine.Request{Limits: []engine.Limit{per(t, "other", 10, "1h")}})

@@ -14,8 +14,7 @@ import (
 
 func TestASettleOfBeforeAResetGivesNothingBack(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		all := engine.Request{Limits: []engine.Limit{per(t, "k", 10, "1h")}, Cost: 10}
 		first := all
 		first.ID = "old"

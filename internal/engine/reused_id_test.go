@@ -157,9 +157,7 @@ func TestSettleAfterClockStepsBack(t *testing.T) {
 // receipt of its settle is still there.
 func TestSettleAppliesToLatestUseOfID(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		l := per(t, "k", 1000, "1d")
 		settle := func(cost, used int64) {
 			t.Helper()

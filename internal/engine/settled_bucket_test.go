@@ -15,8 +15,7 @@ import (
 func TestSettleKeepsFractionOfToken(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, engine.Config{Store: openTap(t)})
+		withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 			l := per(t, "k", 10, "1m")
 			l.Algorithm, l.Threshold = engine.TokenBucket, -1
 			ask(t, e, engine.Request{Limits: []engine.Limit{l}, Cost: 10})

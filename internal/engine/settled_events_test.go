@@ -3,7 +3,6 @@ package engine_test
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/storetest"
@@ -28,9 +27,7 @@ func TestSettleOfARedefinedLimitRaisesNoEvent(t *testing.T) {
 		"another window":    {change: func(l *engine.Limit) { l.Window = window(t, "1d") }, used: 101},
 		"another algorithm": {change: func(l *engine.Limit) { l.Algorithm = engine.FixedWindow }, used: 101},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			store := openTap(t)
-			e := start(t, engine.Config{Store: store})
+		withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 			l := per(t, "k", 10, "1h")
 			l.Algorithm = c.algorithm
 			charged := l

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
@@ -21,9 +20,7 @@ func shadowed(l engine.Limit, policy string) engine.Limit {
 // beside it.
 func TestShadowDenialIsReportedNotCharged(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		trial := shadowed(per(t, "k", 1, "1h"), "trial")
 		trial.Leased = true // which shadow gives up on
 		beside := per(t, "beside", 10, "1h")
@@ -49,9 +46,7 @@ func TestShadowDenialIsReportedNotCharged(t *testing.T) {
 // its check takes all that is left and more.
 func TestWorkThatShadowWouldRefuseLeavesNoTrace(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		trial, loose := shadowed(per(t, "k", 3, "1h"), "trial"), shadowed(per(t, "loose", 100, "1h"), "trial")
 		other, live := shadowed(per(t, "other", 50, "1h"), "other"), per(t, "live", 100, "1h")
 		limits := []engine.Limit{trial, loose, other, live}
@@ -86,8 +81,7 @@ func TestWorkThatShadowWouldRefuseLeavesNoTrace(t *testing.T) {
 // TestASettleInShadowIsADenialThatWasNotEnforced, unless another limit refuses it as well.
 func TestASettleInShadowIsADenialThatWasNotEnforced(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		for cost, want := range map[int64]struct{ allowed, shadow bool }{5: {true, false}, 7: {true, true}, 10: {true, true}, 11: {false, false}} {
 			id := fmt.Sprint("settled to ", cost)
 			limits := []engine.Limit{shadowed(per(t, id, 5, "1h"), "trial"), per(t, "beside "+id, 10, "1h")}
@@ -104,8 +98,7 @@ func TestASettleInShadowIsADenialThatWasNotEnforced(t *testing.T) {
 // nothing and refuses nothing.
 func TestSettleSkipsUnchargedShadowLimit(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
 		ask(t, e, engine.Request{Cost: 10, Limits: []engine.Limit{trial, beside}})
 		for id, limits := range map[string][]engine.Limit{"with another": {trial, beside}, "alone": {trial}} {
@@ -127,8 +120,7 @@ func TestSettleSkipsUnchargedShadowLimit(t *testing.T) {
 // TestSettleChargesShadowLimitWithoutRefusal: one that was charged is settled with the others.
 func TestSettleChargesShadowLimitWithoutRefusal(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		trial, beside := shadowed(per(t, "k", 10, "1h"), "trial"), per(t, "beside", 100, "1h")
 		ask(t, e, engine.Request{Cost: 5, ID: "job", Limits: []engine.Limit{trial, beside}})
 		d, err := storetest.Settle(t.Context(), e, "job", 12)
@@ -140,9 +132,7 @@ func TestSettleChargesShadowLimitWithoutRefusal(t *testing.T) {
 
 func TestShadowNeverRefusesWithoutTheStore(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := openTap(t)
-		e := start(t, engine.Config{Store: store})
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
 		store.fail(func(bool) error { return errors.New("down") })
 		trial := shadowed(per(t, "k", 1, "1h"), "trial")
 		if d := ask(t, e, engine.Request{Limits: []engine.Limit{trial}, OnError: engine.OnErrorDeny}); !d.Allowed || !d.Degraded {
@@ -155,8 +145,7 @@ func TestShadowNeverRefusesWithoutTheStore(t *testing.T) {
 // shown is the limit's name.
 func TestPoliciesShareNoCounter(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Config{Store: openTap(t)})
+	withEngine(t, func(t *testing.T, _ *tap, e *engine.Engine) {
 		for _, name := range []string{"1m", engine.PolicyName("a", "1m"), engine.PolicyName("b", "1m")} {
 			l := per(t, "k", 5, "1m")
 			l.Name = name
