@@ -58,6 +58,13 @@ func (l *load) count(r limits.Reply, err error) {
 	}
 }
 
+// waitAllowed waits until n requests were allowed, or the load is stopped.
+func (l *load) waitAllowed(n int64) {
+	for l.allowed.Load() < n && !l.stopped.Load() {
+		<-time.After(time.Millisecond)
+	}
+}
+
 // answersMore waits until 500 more requests were allowed.
 func (l *load) answersMore(t testing.TB) {
 	t.Helper()
@@ -138,9 +145,7 @@ func TestKillingAWorkerLosesNoChargeThatWasAnswered(t *testing.T) {
 	const limit = 3000
 	var l load
 	go func() {
-		for l.allowed.Load() < 500 {
-			<-time.After(time.Millisecond)
-		}
+		l.waitAllowed(500)
 		victim.kill()
 	}()
 	l.run(t, cluster.ClientURL(), 32, limit+500, 2*time.Second, func(int) string {
@@ -168,9 +173,7 @@ func TestKillingAllInOneLosesNothingThatWasAnswered(t *testing.T) {
 		killed := make(chan struct{})
 		go func() {
 			defer close(killed)
-			for l.allowed.Load() < 100 && !l.stopped.Load() {
-				<-time.After(time.Millisecond)
-			}
+			l.waitAllowed(100)
 			w.kill()
 			l.stopped.Store(true)
 		}()
@@ -248,9 +251,7 @@ func TestKillingPostgreSQLLosesNothingThatWasAnswered(t *testing.T) {
 	crashed := make(chan struct{})
 	go func() {
 		defer close(crashed)
-		for l.allowed.Load() < 300 {
-			<-time.After(time.Millisecond)
-		}
+		l.waitAllowed(300)
 		db.Kill()
 		for l.degraded.Load() == 0 { // the crash is felt
 			<-time.After(time.Millisecond)

@@ -70,9 +70,7 @@ func admitsLeased(t *testing.T, l *load, url string, victim *worker, only bool, 
 	before := l.allowed.Load()
 	l.stopped.Store(false)
 	go func() {
-		for l.allowed.Load() < before+800 && !l.stopped.Load() {
-			<-time.After(time.Millisecond)
-		}
+		l.waitAllowed(before + 800)
 		victim.kill()
 		l.stopped.Store(only)
 	}()
