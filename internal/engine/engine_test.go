@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -106,7 +105,7 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		var seen refusals
+		var seen observed
 		e := start(t, engine.Config{Store: store, Queue: 3, Observer: &seen})
 		store.hold()
 		var done sync.WaitGroup
@@ -130,8 +129,8 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 		if err := submit(); !errors.Is(err, engine.ErrOverloaded) {
 			t.Errorf("the fourth waiting request: %v, want %v", err, engine.ErrOverloaded)
 		}
-		if seen.n.Load() != 1 {
-			t.Errorf("%d errors were seen, want that one", seen.n.Load())
+		if seen.errors.Load() != 1 {
+			t.Errorf("%d errors were seen, want that one", seen.errors.Load())
 		}
 		if got := e.Queued(); got != 3 {
 			t.Errorf("queued %d, want 3", got)
@@ -139,18 +138,6 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 		store.release()
 		done.Wait()
 	})
-}
-
-// refusals counts the errors that an observer saw, other than of a request that was answered without the store.
-type refusals struct {
-	results
-	n atomic.Int64
-}
-
-func (r *refusals) Decided(_ engine.Verb, result, _ string, degraded bool, _ time.Duration) {
-	if result == "error" && !degraded {
-		r.n.Add(1)
-	}
 }
 
 // TestAnEngineNeedsItsStore to start: it would not know what time it is.

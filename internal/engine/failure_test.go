@@ -81,29 +81,21 @@ func TestSettlesAloneDetectStoreFailure(t *testing.T) {
 	})
 }
 
-// counts are the numbers of answers that an observer saw.
-type counts struct {
-	results
-	answers int
-}
-
-func (c *counts) Decided(engine.Verb, string, string, bool, time.Duration) { c.answers++ }
-
 // TestRefusalIsNotCounted, with an id as without one, which never reaches the engine.
 func TestRefusalIsNotCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, told := openTap(t), new(counts)
+		store, told := openTap(t), new(observed)
 		e := start(t, engine.Config{Store: store, Observer: told})
 		gone := errors.New("no such policy")
 		ask(t, e, engine.Request{ID: "x"})
-		if _, err := e.Do(t.Context(), &engine.Request{ID: "x", Refusal: gone}); err != nil || told.answers != 2 {
-			t.Errorf("a repeat of what was allowed: %v, counted %d times with the first", err, told.answers)
+		if _, err := e.Do(t.Context(), &engine.Request{ID: "x", Refusal: gone}); err != nil || told.answers.Load() != 2 {
+			t.Errorf("a repeat of what was allowed: %v, counted %d times with the first", err, told.answers.Load())
 		}
 		refused := func(when string) {
 			t.Helper()
-			if _, err := e.Do(t.Context(), &engine.Request{ID: "y", Refusal: gone}); err != gone || told.answers != 2 {
-				t.Errorf("%s: %v, counted %d times with the two before", when, err, told.answers)
+			if _, err := e.Do(t.Context(), &engine.Request{ID: "y", Refusal: gone}); err != gone || told.answers.Load() != 2 {
+				t.Errorf("%s: %v, counted %d times with the two before", when, err, told.answers.Load())
 			}
 		}
 		refused("a refusal")
@@ -112,21 +104,10 @@ func TestRefusalIsNotCounted(t *testing.T) {
 	})
 }
 
-// results are the answers to settles that an observer saw.
-type results struct{ settled []string }
-
-func (*results) Wrote(int, int, time.Duration) {}
-func (*results) StoreFailed(error)             {}
-func (s *results) Decided(v engine.Verb, result, algorithm string, _ bool, _ time.Duration) {
-	if v == engine.Settle {
-		s.settled = append(s.settled, result+" "+algorithm)
-	}
-}
-
 func TestEachSettleIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, told := &hanging{tap: openTap(t)}, &results{}
+		store, told := &hanging{tap: openTap(t)}, new(observed)
 		e := start(t, engine.Config{Store: store, Observer: told})
 		consume := engine.Request{Limits: []engine.Limit{per(t, "k", 1, "1h")}, ID: "x"}
 		ask(t, e, consume)
@@ -234,20 +215,12 @@ func TestADenialAfterAnInDoubtRecordTellsWhatIsStored(t *testing.T) {
 	})
 }
 
-// wrote takes how long each transaction took.
-type wrote struct {
-	results
-	took []time.Duration
-}
-
-func (w *wrote) Wrote(_, _ int, took time.Duration) { w.took = append(w.took, took) }
-
 // TestTransactionsAreMeasured: what they take also decides how long requests may wait.
 func TestTransactionsAreMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := openTap(t)
-		w := new(wrote)
+		w := new(observed)
 		e := start(t, engine.Config{Store: store, Observer: w})
 		store.fail(func(committed bool) error {
 			if committed {

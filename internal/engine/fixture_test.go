@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -134,6 +135,40 @@ func start(t testing.TB, cfg engine.Config) *engine.Engine {
 		}
 	})
 	return e
+}
+
+// observed is what an engine told its observer. errors are answers, other than to a request that was answered without the
+// store; corrupt are those of the failures that are of counters that cannot be read.
+type observed struct {
+	answers, errors, failures, corrupt atomic.Int64
+
+	mu      sync.Mutex
+	settled []string        // the results of settles
+	took    []time.Duration // by transactions
+}
+
+func (o *observed) Decided(v engine.Verb, result, algorithm string, degraded bool, _ time.Duration) {
+	o.answers.Add(1)
+	if result == "error" && !degraded {
+		o.errors.Add(1)
+	}
+	if v == engine.Settle {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.settled = append(o.settled, result+" "+algorithm)
+	}
+}
+
+func (o *observed) Wrote(_, _ int, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.took = append(o.took, took)
+}
+
+func (o *observed) StoreFailed(err error) {
+	if o.failures.Add(1); errors.Is(err, engine.ErrCorrupt) {
+		o.corrupt.Add(1)
+	}
 }
 
 // withEngine runs a test in a bubble of synctest, with an engine on a store of its own.

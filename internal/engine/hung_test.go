@@ -56,7 +56,7 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hungStore{tap: openTap(t), ends: make(chan struct{})}
 		told := make(chan bool, 10)
-		var seen failures
+		var seen observed
 		e := start(t, engine.Config{Store: store, Observer: &seen, StoreFailing: func(err error) { told <- err != nil }})
 		limit := per(t, "k", 100, "1h")
 		ask(t, e, engine.Request{Limits: []engine.Limit{limit}})
@@ -72,8 +72,8 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 		if a := <-refund; !errors.Is(a.err, engine.ErrUnavailable) || !strings.Contains(a.err.Error(), why) {
 			t.Errorf("a refund without the store: %+v, %v; want why", a.d, a.err)
 		}
-		if err := e.Failure(); err == nil || !strings.Contains(err.Error(), why) || seen.n.Load() != 1 {
-			t.Errorf("Failure is %v, and %d failures were seen", err, seen.n.Load())
+		if err := e.Failure(); err == nil || !strings.Contains(err.Error(), why) || seen.failures.Load() != 1 {
+			t.Errorf("Failure is %v, and %d failures were seen", err, seen.failures.Load())
 		}
 		time.Sleep(10 * time.Second)
 		at := time.Now()
@@ -106,14 +106,6 @@ func TestHungStoreBlocksOnlyItsTransaction(t *testing.T) {
 		}
 	})
 }
-
-// failures counts the failures that an observer saw.
-type failures struct {
-	results
-	n atomic.Int64
-}
-
-func (f *failures) StoreFailed(error) { f.n.Add(1) }
 
 // TestStoreThatHungAndFailedIsNotBack: only a transaction that is committed tells that it is.
 func TestStoreThatHungAndFailedIsNotBack(t *testing.T) {

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -33,7 +32,7 @@ func (s *unreadable) Update(ctx context.Context, b engine.Batch, decide func(eng
 func TestUnreadableCounterDoesNotBlockReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, seen := &unreadable{tap: openTap(t)}, new(corruptions)
+		store, seen := &unreadable{tap: openTap(t)}, new(observed)
 		e := start(t, engine.Config{Store: store, Observer: seen})
 		for range 3 { // allowed, told, remembered
 			for i := range 20 {
@@ -49,7 +48,7 @@ func TestUnreadableCounterDoesNotBlockReports(t *testing.T) {
 		if got := toldOf(t, store.tap); got != 20+19 {
 			t.Errorf("told of %d denials, want all 40 but one", got)
 		}
-		if seen.n.Load() == 0 {
+		if seen.corrupt.Load() == 0 {
 			t.Error("the counter that cannot be read is not reported")
 		}
 		store.key.Store(nil)
@@ -60,18 +59,6 @@ func TestUnreadableCounterDoesNotBlockReports(t *testing.T) {
 			t.Errorf("told of %d denials, want the last one: its counter can be read again", got)
 		}
 	})
-}
-
-// corruptions counts what is reported of counters that cannot be read.
-type corruptions struct {
-	results
-	n atomic.Int64
-}
-
-func (c *corruptions) StoreFailed(err error) {
-	if errors.Is(err, engine.ErrCorrupt) {
-		c.n.Add(1)
-	}
 }
 
 // TestARequestThatWasNotDecidedHasNoReceipt: its repeat is decided when the counter can be read again.
