@@ -108,7 +108,8 @@ func (c *benchCmd) Run(s *session) error {
 	elapsed, cpu := time.Since(began), processorTime()-cpu
 	p.end()
 	l.drain()
-	return c.report(s, t.plus(l.lost()), elapsed, cpu)
+	t.fail("no_answer", l.lost())
+	return c.report(s, t, elapsed, cpu)
 }
 
 // open connects, and sends one request: an error that every request would get is reported once, at the beginning.

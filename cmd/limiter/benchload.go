@@ -139,7 +139,7 @@ func (l *load) finish() tally {
 		c.mu.Lock()
 		c.measuring, c.stopping = false, true
 		c.closeIfDrained()
-		sum = sum.plus(c.tally)
+		sum.add(&c.tally)
 		c.mu.Unlock()
 	}
 	return sum
@@ -153,14 +153,13 @@ func (l *load) drain() {
 }
 
 // lost counts the requests that were in flight at the end and never answered.
-func (l *load) lost() tally {
-	t := newTally()
+func (l *load) lost() (n int64) {
 	for _, c := range l.connections {
 		c.mu.Lock()
-		t.fail("no_answer", c.lost)
+		n += c.lost
 		c.mu.Unlock()
 	}
-	return t
+	return n
 }
 
 // done counts all answers so far, also those before the measurement.
@@ -344,7 +343,7 @@ func (t *tally) fail(code string, n int64) {
 	}
 }
 
-func (t tally) plus(o tally) tally {
+func (t *tally) add(o *tally) {
 	t.answered += o.answered
 	t.allowed += o.allowed
 	t.denied += o.denied
@@ -353,5 +352,4 @@ func (t tally) plus(o tally) tally {
 		t.failures[code] += n
 	}
 	t.took.Merge(o.took)
-	return t
 }
