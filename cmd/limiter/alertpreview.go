@@ -87,8 +87,7 @@ func readProgress(s *session) func(read, total uint64) {
 	var bar *progressbar.ProgressBar
 	return func(read, total uint64) {
 		if bar == nil {
-			bar = progressbar.NewOptions64(int64(total), progressbar.OptionSetWriter(s.err), progressbar.OptionSetWidth(30),
-				progressbar.OptionClearOnFinish(), progressbar.OptionSetDescription("reading events"))
+			bar = newBar(s, int64(total), "reading events")
 		}
 		_ = bar.Set64(int64(read)) // go on without a bar
 	}
@@ -163,10 +162,10 @@ func printTotals(s *session, p *app.AlertPreview, since time.Time) {
 		}
 	}
 	fmt.Fprintf(s.out, "%s since %s, %d matched by a rule: %s, %d sent, %d held for the digests of %s; %s held back while the limit was exceeded\n",
-		count(p.Events, "event"), since.In(s.now().Location()).Format(time.DateTime), p.Matched,
-		count(int64(len(p.Alerts)), "alert"), p.Sent, p.Held, count(int64(len(users)), "user"), count(p.Withheld, "warning"))
+		count(p.Events, "event"), moment(s, since.UnixMilli(), "-"), p.Matched,
+		count(len(p.Alerts), "alert"), p.Sent, p.Held, count(len(users), "user"), count(p.Withheld, "warning"))
 	if p.Unreadable > 0 {
-		fmt.Fprintf(s.err, "limiter: %s could not be read as events\n", count(int64(p.Unreadable), "message"))
+		fmt.Fprintf(s.err, "limiter: %s could not be read as events\n", count(p.Unreadable, "message"))
 	}
 	if p.Left > 0 {
 		fmt.Fprintf(s.err, "limiter: %d later events were not read; raise --max\n", p.Left)

@@ -38,8 +38,8 @@ func (c *alertsValidateCmd) Run(s *session) error {
 	if err != nil {
 		return printMistakes(s, err)
 	}
-	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, count(int64(len(rules.Rules)), "rule"),
-		count(int64(len(rules.Channels)), "channel"), hash)
+	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, count(len(rules.Rules), "rule"),
+		count(len(rules.Channels), "channel"), hash)
 	for _, note := range app.AlertNotes(rules, options.AlertsAllow) {
 		fmt.Fprintln(s.out, "note:", note)
 	}

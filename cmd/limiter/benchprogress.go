@@ -27,11 +27,14 @@ func newProgress(s *session, c *benchCmd) *progress {
 	now := time.Now()
 	p := &progress{session: s, quiet: c.Quiet, began: now, when: now, total: c.Warmup + c.Duration}
 	if s.errTTY && !c.Quiet {
-		p.bar = progressbar.NewOptions64(p.total.Milliseconds(),
-			progressbar.OptionSetWriter(s.err), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetPredictTime(true), progressbar.OptionSetDescription("warming up"))
+		p.bar = newBar(s, p.total.Milliseconds(), "warming up")
 	}
 	return p
+}
+
+func newBar(s *session, total int64, description string) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(total, progressbar.OptionSetWriter(s.err), progressbar.OptionSetWidth(30),
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetDescription(description))
 }
 
 // during waits for d or the end of ctx, and shows the progress of l meanwhile.

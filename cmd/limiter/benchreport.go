@@ -78,7 +78,7 @@ func (c *benchCmd) report(s *session, t tally, elapsed, cpu time.Duration) error
 
 func printResult(s *session, r *benchResult) {
 	fmt.Fprintf(s.out, "%s, %s, %d in flight over %s, %s, %.1f s\n", r.Verb, r.Algorithm,
-		r.InFlight, count(int64(r.Connections), "connection"), count(int64(r.Keys), "key"), r.Seconds)
+		r.InFlight, count(r.Connections, "connection"), count(r.Keys, "key"), r.Seconds)
 	t := newTable(s.out, "checks/s", fmt.Sprintf("%.0f", r.PerSecond))
 	t.row("allowed", r.Allowed)
 	t.row("denied", r.Denied)

@@ -68,7 +68,7 @@ func (c *migrateUpCmd) Run(s *session) error {
 	case m.Steps == 0:
 		fmt.Fprintf(s.out, "nothing to do: the schema is at version %d\n", m.To)
 	default:
-		fmt.Fprintf(s.out, "%s from version %d: the schema is at version %d\n", count(int64(m.Steps), "step"), m.From, m.To)
+		fmt.Fprintf(s.out, "%s from version %d: the schema is at version %d\n", count(m.Steps, "step"), m.From, m.To)
 	}
 	return nil
 }

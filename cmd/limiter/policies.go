@@ -48,7 +48,7 @@ func (c *policiesValidateCmd) Run(s *session) error {
 	for _, p := range set.Policies() {
 		n += len(p.Limits)
 	}
-	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, plural(int64(len(set.Policies())), "policy", "policies"), count(int64(n), "limit"), set.Hash())
+	fmt.Fprintf(s.out, "%s: valid: %s, %s, hash %s\n", c.File, plural(len(set.Policies()), "policy", "policies"), count(n, "limit"), set.Hash())
 	return nil
 }
 
@@ -65,7 +65,7 @@ func printMistakes(s *session, err error) error {
 		return err
 	}
 	fmt.Fprintln(s.err, strings.Map(settings.Shown, err.Error())) // the file's name may have anything in it
-	found := count(int64(len(mistakes.Problems)), "mistake")
+	found := count(len(mistakes.Problems), "mistake")
 	if mistakes.More {
 		found = "more than " + found
 	}

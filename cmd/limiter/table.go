@@ -126,9 +126,9 @@ func units(n int64, unit string, rest int64, restUnit string) string {
 }
 
 // count formats a number and a noun: "1 counter", "12 counters".
-func count(n int64, noun string) string { return plural(n, noun, noun+"s") }
+func count[N int | int64](n N, noun string) string { return plural(n, noun, noun+"s") }
 
-func plural(n int64, one, many string) string {
+func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
