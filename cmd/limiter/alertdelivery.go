@@ -95,12 +95,11 @@ func (c *alertsTestSendCmd) Run(s *session) error {
 		return err
 	}
 	details, err := c.await(s, nc, test.ID)
-	if details == nil {
-		return fmt.Errorf("test %s was sent: %w; see: limiter alerts show %[1]s", test.ID, err)
-	}
-	if c.JSON {
+	switch {
+	case details == nil:
+	case c.JSON:
 		err = errors.Join(err, printJSON(s, details))
-	} else {
+	default:
 		c.explainUntried(s, nc, details.Deliveries)
 		printDeliveries(s, details.Deliveries)
 	}

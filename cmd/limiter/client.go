@@ -57,7 +57,7 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	connected := make(chan struct{})
 	go func() {
 		defer close(connected)
-		if nc, err = nats.Connect(to, options...); secure && unanswered(err) {
+		if nc, err = nats.Connect(to, options...); secure && serverSilent(err) {
 			nc, err = nats.Connect(to, append(options, nats.TLSHandshakeFirst())...)
 		}
 	}()
@@ -69,7 +69,7 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	if err != nil {
 		hint := "is a limiter running? start one with: limiter"
 		switch {
-		case !secure && unanswered(err):
+		case !secure && serverSilent(err):
 			hint = "the server did not answer; if it wants TLS first (handshake_first), write tls:// in NATS_URL (--nats-url)"
 		case !errors.Is(err, nats.ErrNoServers):
 			hint = "check NATS_URL (--nats-url) and the other --nats-* settings"
@@ -79,9 +79,9 @@ func (f *natsFlags) connect(s *session, verb string, more ...nats.Option) (*nats
 	return nc, nil
 }
 
-// unanswered reports whether err is that of a connection on which the server did not answer. One that wants TLS first waits
+// serverSilent reports whether err is that of a connection on which the server said nothing. One that wants TLS first waits
 // for it, until it gives up.
-func unanswered(err error) bool {
+func serverSilent(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -28,12 +27,10 @@ func (s *session) confirm(question, undone string) error {
 
 // readLine reads a line; it is empty at the end of the input. A signal ends the wait with an error that says undone.
 func (s *session) readLine(undone string) (string, error) {
-	return await(s, undone, func() (string, error) { return firstLine(s.in), nil })
-}
-
-func firstLine(in io.Reader) string {
-	text, _ := bufio.NewReader(in).ReadString('\n') // the end of the input counts as an empty answer
-	return text
+	return await(s, undone, func() (string, error) {
+		line, _ := bufio.NewReader(s.in).ReadString('\n') // the end of the input counts as an empty answer
+		return line, nil
+	})
 }
 
 // readSecret is readLine without echo on a terminal.
