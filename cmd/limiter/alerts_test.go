@@ -155,11 +155,8 @@ func TestInterruptedTestSendReportsItsID(t *testing.T) {
 	})
 	for _, more := range [][]string{nil, {"--json"}} {
 		ctx, interrupt := context.WithCancel(t.Context())
-		i, ended := &invocation{ctx: ctx}, make(chan struct{})
-		go func() {
-			defer close(ended)
-			i.run(t, append([]string{"alerts", "test-send", "--wait", "1m", "--nats-url", url}, more...)...)
-		}()
+		i := &invocation{ctx: ctx}
+		ended := i.begin(t, append([]string{"alerts", "test-send", "--wait", "1m", "--nats-url", url}, more...)...)
 		for range 2 { // with the second question the answer to the first has been read
 			<-asked
 		}
@@ -251,8 +248,9 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 func TestPreviewSaysWhyItCannotRead(t *testing.T) {
 	t.Parallel()
 	without := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
-	limiter(t, "alerts", "preview", "--nats-url", without.ClientURL()).want(t, exitError, "", "preview alerts: read events: ")
-	limiter(t, "alerts", "preview", "--nats-url", without.ClientURL()).want(t, exitError, "", "JetStream is not enabled on this NATS server")
+	i := limiter(t, "alerts", "preview", "--nats-url", without.ClientURL())
+	i.want(t, exitError, "", "preview alerts: read events: ")
+	i.want(t, exitError, "", "JetStream is not enabled on this NATS server")
 	may := func(publish, subscribe string) string {
 		s := testenv.NATS(t, func(o *server.Options) {
 			o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
@@ -261,7 +259,7 @@ func TestPreviewSaysWhyItCannotRead(t *testing.T) {
 		})
 		return "nats://u:p@" + s.Addr().String()
 	}
-	i := limiter(t, "alerts", "preview", "--nats-url", may("limits.>", ">"))
+	i = limiter(t, "alerts", "preview", "--nats-url", may("limits.>", ">"))
 	i.want(t, exitError, "", `limiter: preview alerts: nats: permissions violation: Permissions Violation for Publish to "$JS.API.`)
 	i = limiter(t, "alerts", "preview", "--nats-url", may(">", "limits.>"))
 	i.want(t, exitError, "", `limiter: preview alerts: nats: permissions violation: Permissions Violation for Subscription to "_INBOX.`)
@@ -279,14 +277,13 @@ func TestReportLine(t *testing.T) {
 }
 
 func TestAlertEventLines(t *testing.T) {
-	at := noon
 	for want, data := range map[string]any{
 		"raised    7  r: many (a)":                  &limits.AlertRaised{Alert: "a", Rule: "r", Title: "many"},
 		"resolved  7  r: many, 9 denied (a)":        &limits.AlertResolved{AlertRaised: limits.AlertRaised{Alert: "a", Rule: "r", Title: "many", Denied: 9}},
 		"digest    7  2 alerts held back, 9 denied": &limits.AlertDigest{Alerts: 2, Denied: 9},
 		"test      pager  hello":                    &limits.AlertTest{Channel: "pager", Note: "hello"},
 	} {
-		if got := eventLine(noon, limits.Event{Subject: "7", Time: at, Data: data}); got != "12:00:00.000  "+want {
+		if got := eventLine(noon, limits.Event{Subject: "7", Time: noon, Data: data}); got != "12:00:00.000  "+want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

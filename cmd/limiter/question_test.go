@@ -21,11 +21,8 @@ func TestASignalEndsTheWaitForInput(t *testing.T) {
 	} {
 		in, typed := io.Pipe()
 		ctx, interrupt := context.WithCancel(t.Context())
-		i, ended := &invocation{in: in, ctx: ctx}, make(chan struct{})
-		go func() {
-			defer close(ended)
-			i.run(t, strings.Fields(c.args)...)
-		}()
+		i := &invocation{in: in, ctx: ctx}
+		ended := i.begin(t, strings.Fields(c.args)...)
 		_, _ = typed.Write([]byte("{")) // and it waits for more
 		interrupt()
 		<-ended

@@ -22,7 +22,6 @@ func TestCellsOfRows(t *testing.T) {
 		return o
 	}
 	for _, c := range []struct{ got, want any }{
-		{keyRow(s, &limits.APIKey{ExpiresAt: now})[3], "expired"},
 		{keyRow(s, &limits.APIKey{ExpiresAt: now + 1})[3], "active"},
 		{keyRow(s, &limits.APIKey{ExpiresAt: now, RevokedAt: now})[3], "revoked"},
 		{overrideRow(s, over(now))[4], "2026-03-01 12:00:00 (over)"},

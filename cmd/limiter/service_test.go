@@ -286,11 +286,8 @@ func TestASignalEndsTheWaitForAServer(t *testing.T) {
 			conn, _ := silent.Accept()
 			accepted <- conn
 		}()
-		i, ended := &invocation{ctx: ctx}, make(chan struct{})
-		go func() {
-			defer close(ended)
-			i.run(t, append(strings.Fields(verb), "--nats-url", "nats://"+silent.Addr().String())...)
-		}()
+		i := &invocation{ctx: ctx}
+		ended := i.begin(t, append(strings.Fields(verb), "--nats-url", "nats://"+silent.Addr().String())...)
 		conn := <-accepted
 		interrupt()
 		<-ended

@@ -41,9 +41,8 @@ func TestNoAnswerSaysWhatMayHaveBeenDone(t *testing.T) {
 	} {
 		t.Run(verb, func(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
-			i, ended := &invocation{ctx: ctx}, make(chan struct{})
-			args := append(strings.Fields(verb), "--timeout", "1h", "--nats-url", url)
-			go func() { defer close(ended); i.run(t, args...) }()
+			i := &invocation{ctx: ctx}
+			ended := i.begin(t, append(strings.Fields(verb), "--timeout", "1h", "--nats-url", url)...)
 			<-asked
 			interrupt()
 			<-ended
