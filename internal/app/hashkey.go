@@ -51,11 +51,7 @@ func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 	path := filepath.Join(dir, "hash.key")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		key, err := makeHashKey(dir, path)
-		if err == nil {
-			logMadeHashKey(dir, path, log)
-		}
-		return key, err
+		return makeHashKey(path, log)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the hash key: %w", err)
@@ -72,35 +68,32 @@ func readOrMakeHashKey(dir string, log *slog.Logger) ([]byte, error) {
 	return []byte(key), nil
 }
 
-// logMadeHashKey logs that a key was made. If there is a store already, the earlier key may have been lost.
-func logMadeHashKey(dir, path string, log *slog.Logger) {
-	if _, err := os.Stat(filepath.Join(dir, databaseName)); err != nil {
-		log.Info("hash key created; back it up", "file", path)
-		return
-	}
-	log.Warn("hash key created, because the existing store had none: hashed counters start from zero; if the key was lost, "+
-		"stop and restore it", "file", path)
-}
-
-// makeHashKey makes a key and writes its file. The data folder is locked, so no other process makes one.
-func makeHashKey(dir, path string) ([]byte, error) {
+// makeHashKey makes a key and writes its file. The data folder is locked, so no other process makes one. If there is a store
+// already, the earlier key may have been lost.
+func makeHashKey(path string, log *slog.Logger) ([]byte, error) {
 	raw := make([]byte, 32)
 	_, _ = rand.Read(raw) // never fails
-	key := hex.AppendEncode(nil, raw)
-	if err := writeFileAtomic(dir, path, append(key, '\n')); err != nil {
+	key := hex.EncodeToString(raw)
+	if err := writeFileAtomic(path, key+"\n"); err != nil {
 		return nil, fmt.Errorf("write the hash key: %w", err)
 	}
-	return key[:len(key):len(key)], nil
+	if _, err := os.Stat(filepath.Join(filepath.Dir(path), databaseName)); err != nil {
+		log.Info("hash key created; back it up", "file", path)
+	} else {
+		log.Warn("hash key created, because the existing store had none: hashed counters start from zero; if the key was lost, "+
+			"stop and restore it", "file", path)
+	}
+	return []byte(key), nil
 }
 
-// writeFileAtomic writes a file in dir completely or not at all, readable by its owner only.
-func writeFileAtomic(dir, path string, data []byte) error {
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
+// writeFileAtomic writes a file completely or not at all, readable by its owner only.
+func writeFileAtomic(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // with mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(data)
+	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -132,7 +125,7 @@ func (l *limiter) checkFingerprint(key []byte) {
 	}
 	// Keep the new fingerprint: from now on counters are made with this key, and a return to the old one would start them
 	// from zero as well.
-	if err := writeFileAtomic(l.DataDir, path, []byte(now+"\n")); err != nil {
+	if err := writeFileAtomic(path, now+"\n"); err != nil {
 		l.log.Warn("cannot write the hash key fingerprint: the next start will not notice a changed key", "error", err)
 	}
 }

@@ -157,7 +157,7 @@ func TestFilesAreWrittenWhollyOrNotAtAll(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFileAtomic(dir, path, []byte("k")); err == nil {
+	if err := writeFileAtomic(path, "k"); err == nil {
 		t.Error("a folder was replaced")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
