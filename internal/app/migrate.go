@@ -14,34 +14,26 @@ type Migration = postgres.Migration
 // Migrated says which steps of the PostgreSQL schema were applied or taken back.
 type Migrated = postgres.Migrated
 
-func checkURL(databaseURL string) error {
-	if err := postgres.CheckURL(databaseURL); err != nil {
-		return fmt.Errorf("%w: --database-url: %w", ErrOptions, err)
-	}
-	return nil
-}
-
 // MigrateUp brings a PostgreSQL schema to the version that this program knows.
 func MigrateUp(ctx context.Context, databaseURL string) (Migrated, error) {
-	if err := checkURL(databaseURL); err != nil {
-		return Migrated{}, err
-	}
-	return postgres.MigrateUp(ctx, databaseURL)
+	return onSchema(ctx, databaseURL, postgres.MigrateUp)
 }
 
 // MigrateDown takes back the last step of a PostgreSQL schema, with the data in it. It fails if there is no step.
 func MigrateDown(ctx context.Context, databaseURL string) (Migrated, error) {
-	if err := checkURL(databaseURL); err != nil {
-		return Migrated{}, err
-	}
-	return postgres.MigrateDown(ctx, databaseURL)
+	return onSchema(ctx, databaseURL, postgres.MigrateDown)
 }
 
 // MigrationStatus lists the steps of a PostgreSQL schema, in order. If some are of a newer program, it returns an error
 // as well as the list.
 func MigrationStatus(ctx context.Context, databaseURL string) ([]Migration, error) {
-	if err := checkURL(databaseURL); err != nil {
-		return nil, err
+	return onSchema(ctx, databaseURL, postgres.MigrationStatus)
+}
+
+// onSchema runs one of the above. A URL that is none is [ErrOptions].
+func onSchema[R any](ctx context.Context, databaseURL string, run func(context.Context, string) (R, error)) (result R, err error) {
+	if err := postgres.CheckURL(databaseURL); err != nil {
+		return result, fmt.Errorf("%w: --database-url: %w", ErrOptions, err)
 	}
-	return postgres.MigrationStatus(ctx, databaseURL)
+	return run(ctx, databaseURL)
 }
