@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -103,10 +100,7 @@ func told(t *testing.T, sub *nats.Subscription, log *watcher) (data limits.Alert
 func TestAlerterLeavesNothingBehind(t *testing.T) {
 	o := options(t)
 	o.DatabaseURL, o.NATSURL = testenv.Postgres(t), testenv.NATSServer(t).URL
-	o.Alerts = filepath.Join(t.TempDir(), "alerts.yaml")
-	if err := os.WriteFile(o.Alerts, []byte("rules: [{name: denials, threshold: {denials: 1}}]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	o.Alerts = writeFile(t, "rules: [{name: denials, threshold: {denials: 1}}]")
 	db := database(t, o.DatabaseURL)
 	before := goleak.IgnoreCurrent()
 	for _, user := range []string{"7", "8"} { // the second pair finds the first one's streams
@@ -179,19 +173,10 @@ func TestNothingIsResolvedWhileEventsWait(t *testing.T) {
 
 // TestSIGHUPWithoutFilesDoesNotStop: SIGHUP may be sent to all processes, including those without a file.
 func TestSIGHUPWithoutFilesDoesNotStop(t *testing.T) {
-	self, err := os.FindProcess(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := startOne(t, options(t), Run)
-	if err := self.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	s := running(t, Run, options(t))
+	hangUp(t)
 	s.log.await(t, "SIGHUP: no file to reload")
-	use(t, s.log.at["nats"], s.log.at["http"])
-	if err := s.stopOne(t); err != nil {
-		t.Errorf("%v\n%s", err, s.log)
-	}
+	s.use(t)
 }
 
 // deny exhausts a limit of 1, and is denied once.

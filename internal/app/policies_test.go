@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,10 +24,27 @@ func hashing(limit int) string {
 func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
+	rewrite(t, path, text)
+	return path
+}
+
+func rewrite(t *testing.T, path, text string) {
+	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return path
+}
+
+// hangUp sends this process a SIGHUP.
+func hangUp(t *testing.T) {
+	t.Helper()
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = self.Signal(syscall.SIGHUP)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestPoliciesAreReloaded when the file changes, with SIGHUP and without.
@@ -37,8 +52,7 @@ func TestPoliciesAreReloaded(t *testing.T) {
 	o := options(t)
 	o.Policies = writeFile(t, hashing(3))
 	s := running(t, Run, o)
-	nc, log := s.connect(t), s.log
-	client := limits.NewClient(nc, limits.Timeout(patience))
+	client, log := limits.NewClient(s.connect(t), limits.Timeout(patience)), s.log
 	want := func(limit int, key string) string {
 		t.Helper()
 		log.await(t, "hash:"+yamlfile.Hash([]byte(hashing(limit)))) // of the line that says it is loaded
@@ -49,47 +63,24 @@ func TestPoliciesAreReloaded(t *testing.T) {
 		return r.Key
 	}
 	key := want(3, "user:")
-	if err := os.WriteFile(o.Policies, []byte(hashing(4)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.FindProcess(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := self.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	rewrite(t, o.Policies, hashing(4))
+	hangUp(t)
 	want(4, key)
-	if err := os.WriteFile(o.Policies, []byte(hashing(5)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rewrite(t, o.Policies, hashing(5))
 	want(5, key)
 	p, err := client.Policies(t.Context(), limits.PoliciesRequest{})
 	if err != nil || len(p.Policies) != 1 || p.Hash == "" {
 		t.Errorf("%+v %v", p, err)
 	}
-	holdMetrics(t, log.at["http"], p.Hash)
+	_, metrics := s.get(t, "/metrics")
+	for _, want := range []string{`limits_policies_info{hash="` + p.Hash + `"} 1`, "limits_policies_loaded_timestamp_seconds 1", "limits_policies_reload_failures_total "} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
 	holdKey(t, o.DataDir)
 	if kept, err := os.ReadFile(filepath.Join(o.DataDir, "hash.key")); err != nil || strings.Contains(log.String(), string(bytes.TrimSpace(kept))) {
 		t.Errorf("the hash key is in the log: %v", err)
-	}
-}
-
-func holdMetrics(t *testing.T, addr, hash string) {
-	t.Helper()
-	resp, err := http.Get("http://" + addr + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`limits_policies_info{hash="` + hash + `"} 1`, "limits_policies_loaded_timestamp_seconds 1", "limits_policies_reload_failures_total "} {
-		if !strings.Contains(string(body), want) {
-			t.Errorf("no %s in the metrics", want)
-		}
 	}
 }
 
@@ -111,9 +102,7 @@ func TestInvalidPoliciesFailTheStart(t *testing.T) {
 			if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(o.DataDir, "hash.key"), []byte("x\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			rewrite(t, filepath.Join(o.DataDir, "hash.key"), "x\n")
 		}, "hash.key has 1 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,9 +140,7 @@ func TestStopDoesNotWaitForAHangingRead(t *testing.T) {
 	if err := watchFile(l, "texts", path, k, func(func() (string, float64, int64)) {}, k.Reload); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte("second"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rewrite(t, path, "second")
 	<-reading
 	stopping, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -186,9 +173,7 @@ func TestOverridesOfRenamedLimitsAreTold(t *testing.T) {
 			t.Fatal(set, err)
 		}
 	}
-	if err := os.WriteFile(o.Policies, []byte(file("big-v2")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	rewrite(t, o.Policies, file("big-v2"))
 	s.log.await(t, "limitsGone:big/month limitsNew:big-v2/month")
 	s.log.await(t, "limits:month of big (2) overrides:2")
 	list, err := client.ListOverrides(t.Context(), limits.ListOverridesRequest{})
@@ -222,9 +207,7 @@ func TestOverridesAreToldOncePerFile(t *testing.T) {
 		{"policies: []\n", "policies: is empty"},
 		{file("newer"), "limitsGone:new/a limitsNew:newer/a"},
 	} {
-		if err := os.WriteFile(o.Policies, []byte(step.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		rewrite(t, o.Policies, step.text)
 		s.log.await(t, step.logged)
 	}
 	if err := s.stopOne(t); err != nil {

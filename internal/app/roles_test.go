@@ -91,14 +91,14 @@ func TestLeastPrivilege(t *testing.T) {
 	o.KeyPrefix, o.Policies = "lim", writeFile(t, strings.Replace(hashing(3), "|hash", "", 1))
 	server := testenv.NATS(t)
 	o.NATSURL = server.ClientURL()
-	log := running(t, Run, o).log
+	worker := running(t, Run, o)
 	o.DatabaseURL, o.AlertDays = db.as(t, "limits_alerter"), 1
 	o.Alerts = writeFile(t, "rules:\n  - {name: all, threshold: {denials: 1}, channels: [nats]}\n")
 	alerter := running(t, RunAlerter, o).log
 	nc := testenv.Connect(t, o.NATSURL)
 	u := &user{Conn: nc}
 	raised := u.hears(t, limits.EventAlertRaised)
-	use(t, o.NATSURL, log.at["http"])
+	worker.use(t)
 	client := limits.NewClient(nc, limits.Timeout(patience))
 	key, err := client.CreateKey(t.Context(), limits.CreateKeyRequest{User: "7", Name: "n"})
 	if err != nil {
@@ -125,7 +125,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if list, err := client.ListAlerts(t.Context(), limits.ListAlertsRequest{}); err != nil || len(list.Alerts) == 0 || list.Alerts[0].Notice != "sent" {
 		t.Errorf("the alert that was told: %+v, %v\n%s", list, err, alerter)
 	}
-	for who, log := range map[string]*watcher{"worker": log, "alerter": alerter} {
+	for who, log := range map[string]*watcher{"worker": worker.log, "alerter": alerter} {
 		if text := log.String(); strings.Contains(text, "permission denied") {
 			t.Errorf("the %s lacks a right:\n%s", who, text)
 		}
@@ -162,7 +162,7 @@ CREATE SCHEMA quotas`); err != nil {
 	o.DatabaseURL = db.as(t, "limits_alerter")
 	alerter := running(t, RunAlerter, o)
 	raised := (&user{Conn: testenv.Connect(t, o.NATSURL)}).hears(t, limits.EventAlertRaised)
-	use(t, o.NATSURL, worker.log.at["http"])
+	worker.use(t)
 	told(t, raised, alerter.log)
 	var kept bool
 	if err := other.QueryRow(t.Context(), `SELECT has_schema_privilege('limits_reader`+db.suffix+`', 'public', 'CREATE')`).Scan(&kept); err != nil || !kept {

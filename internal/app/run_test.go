@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -124,7 +123,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 func runOnce(t *testing.T, o Options) {
 	t.Helper()
 	s := startOne(t, o, Run)
-	use(t, s.log.at["nats"], s.log.at["http"])
+	s.use(t)
 	if err := s.stopOne(t); err != nil {
 		t.Errorf("run: %v\n%s", err, s.log)
 	}
@@ -134,9 +133,9 @@ func runOnce(t *testing.T, o Options) {
 }
 
 // use sends requests of all kinds, until one is denied, so that there are events.
-func use(t *testing.T, natsURL, httpAddr string) {
+func (s *started) use(t *testing.T) {
 	t.Helper()
-	nc, err := nats.Connect(natsURL)
+	nc, err := nats.Connect(s.log.at["nats"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +160,7 @@ func use(t *testing.T, natsURL, httpAddr string) {
 	defer transport.CloseIdleConnections()
 	for _, path := range []string{"/readyz", "/metrics"} {
 		// Keep the connection open, so that the limiter must close it.
-		resp, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://" + httpAddr + path)
+		resp, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://" + s.log.at["http"] + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,12 +206,7 @@ func TestFailedStartLeavesNothingBehind(t *testing.T) {
 
 // TestWaitingStartEndsWithItsContext: a limiter that waits for its server ends when its context does, and leaves nothing behind.
 func TestWaitingStartEndsWithItsContext(t *testing.T) {
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := gone.Addr().String()
-	gone.Close()
+	nobody := freeAddr(t)
 	for name, set := range map[string]func(o *Options){
 		"nats":     func(o *Options) { o.NATSURL = "nats://" + nobody },
 		"postgres": func(o *Options) { o.DatabaseURL = "postgres://u:p@" + nobody + "/limits" },
@@ -286,11 +280,8 @@ func TestEmbeddedServerIgnoresNATSCredentials(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
 	o := options(t)
-	o.NATSTLSCA, o.NATSCreds = filepath.Join(t.TempDir(), "ca.pem"), "nobody.creds"
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(o.NATSTLSCA, ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	o.NATSTLSCA, o.NATSCreds = writeFile(t, string(ca)), "nobody.creds"
 	log := running(t, Run, o).log.String()
 	if n := strings.Count(log, "settings for --nats-url are ignored"); n != 1 ||
 		!strings.Contains(log, "[settings:--nats-creds (NATS_CREDS), --nats-tls-ca (NATS_TLS_CA)]") {
