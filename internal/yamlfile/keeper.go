@@ -1,6 +1,7 @@
 package yamlfile
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -34,7 +35,7 @@ type Config[T any] struct {
 	PollInterval time.Duration
 	// FirstReadTimeout is how long the first read may take; 10 s by default.
 	FirstReadTimeout time.Duration
-	// Reloaded is called after each attempt to load a changed file. Tests wait for it; it may be nil.
+	// Reloaded is called after each attempt to load a changed file; nil for not.
 	Reloaded func()
 }
 
@@ -165,7 +166,7 @@ func (k *Keeper[T]) reload(force, onDemand bool) error {
 	k.reloading.Lock()
 	defer k.reloading.Unlock()
 	data, err := k.reread()
-	if err == nil && !force && k.lastData != nil && slices.Equal(data, k.lastData) && !k.shouldRetry() {
+	if err == nil && !force && k.lastData != nil && bytes.Equal(data, k.lastData) && !k.shouldRetry() {
 		if onDemand {
 			k.logUnchanged()
 		}

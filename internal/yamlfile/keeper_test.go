@@ -206,15 +206,13 @@ func TestHungReadDoesNotBlockReport(t *testing.T) {
 // TestFileChangesAreDetected writes the file as editors, deployments and Kubernetes do.
 func TestFileChangesAreDetected(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		set func(t *testing.T, dir string, n int)
-	}{
-		"overwritten in place": {func(t *testing.T, dir string, n int) { write(t, filepath.Join(dir, "p.yaml"), version(n)) }},
-		"replaced by rename": {func(t *testing.T, dir string, n int) {
+	for name, set := range map[string]func(t *testing.T, dir string, n int){
+		"overwritten in place": func(t *testing.T, dir string, n int) { write(t, filepath.Join(dir, "p.yaml"), version(n)) },
+		"replaced by rename": func(t *testing.T, dir string, n int) {
 			write(t, filepath.Join(dir, ".tmp"), version(n))
 			rename(t, filepath.Join(dir, ".tmp"), filepath.Join(dir, "p.yaml"))
-		}},
-		"a link to a folder is swapped": {func(t *testing.T, dir string, n int) {
+		},
+		"a link to a folder is swapped": func(t *testing.T, dir string, n int) {
 			folder := filepath.Join(dir, fmt.Sprintf("..%d", n))
 			if err := os.Mkdir(folder, 0o700); err != nil {
 				t.Fatal(err)
@@ -225,26 +223,26 @@ func TestFileChangesAreDetected(t *testing.T) {
 			if n == 1 {
 				link(t, "..data/p.yaml", filepath.Join(dir, "p.yaml"))
 			}
-		}},
-		"a link into another folder": {func(t *testing.T, dir string, n int) {
+		},
+		"a link into another folder": func(t *testing.T, dir string, n int) {
 			other := filepath.Join(dir, "other")
 			_ = os.Mkdir(other, 0o700)
 			write(t, filepath.Join(other, "q.yaml"), version(n))
 			if n == 1 {
 				link(t, "other/q.yaml", filepath.Join(dir, "p.yaml"))
 			}
-		}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			c.set(t, dir, 1)
+			set(t, dir, 1)
 			k, reloaded := keep(t, filepath.Join(dir, "p.yaml"))
 			if _, err := k.Watch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for n := 2; n <= 3; n++ {
-				c.set(t, dir, n)
+				set(t, dir, n)
 				waitFor(t, k, reloaded, int64(n))
 			}
 		})

@@ -9,9 +9,8 @@ import (
 
 // Problem is one mistake in a file.
 type Problem struct {
-	Line    int    `json:"line"`
-	Path    string `json:"path,omitempty"`
-	Message string `json:"message"`
+	Line          int
+	Path, Message string
 }
 
 // Error lists the mistakes of a file, in the order of their lines.

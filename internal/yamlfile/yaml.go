@@ -114,13 +114,11 @@ func (p *Problems) read(n ast.Node, v reflect.Value, path string) {
 	if t := n.GetToken(); p.lines[path] == 0 && t != nil && t.Position != nil {
 		p.lines[path] = t.Position.Line
 	}
-	switch n := n.(type) {
+	switch n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		p.Add(path, "anchors, aliases and tags are not supported; write the value out, and quote a text that begins with &, * or !")
-		return
 	case *ast.NullNode:
 		p.Add(path, "has no value; give one, or remove it")
-		return
 	default:
 		p.readInto(n, v, path)
 	}
@@ -152,10 +150,18 @@ func (p *Problems) readInto(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// readStruct reads a mapping whose names are fields.
+// readStruct reads a mapping whose names are fields, also those of embedded structs.
 func (p *Problems) readStruct(n ast.Node, v reflect.Value, path string) {
 	fields := map[string]reflect.Value{}
-	names := gatherFields(v, fields, nil)
+	var names []string
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if f.Anonymous { // its fields follow
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		fields[name] = v.FieldByIndex(f.Index)
+		names = append(names, name)
+	}
 	p.eachMember(n, path, fmt.Sprintf("a mapping with %s", strings.Join(names, ", ")), func(name string, value ast.Node, at string) {
 		field, ok := fields[name]
 		if !ok {
@@ -164,21 +170,6 @@ func (p *Problems) readStruct(n ast.Node, v reflect.Value, path string) {
 		}
 		p.read(value, field, at)
 	})
-}
-
-// gatherFields collects the fields of a struct and of embedded structs by name.
-func gatherFields(v reflect.Value, fields map[string]reflect.Value, names []string) []string {
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous {
-			names = gatherFields(v.Field(i), fields, names)
-			continue
-		}
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		fields[name] = v.Field(i)
-		names = append(names, name)
-	}
-	return names
 }
 
 // readMap reads a mapping with arbitrary names.
