@@ -56,7 +56,9 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	defer nc.Close()
 	// Not s.now, which tests set: the real time is close to the server's clock.
 	since := time.Now().Add(-time.Duration(c.Since))
-	p, err := app.PreviewAlerts(ctx, rules, app.EventHistory{Conn: nc, Since: since, Max: c.Max, Progress: readProgress(s)})
+	progress, end := readProgress(s)
+	p, err := app.PreviewAlerts(ctx, rules, app.EventHistory{Conn: nc, Since: since, Max: c.Max, Progress: progress})
+	end()
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, nats.ErrPermissionViolation) {
 			err = cause
@@ -75,21 +77,26 @@ func (c *alertsPreviewCmd) Run(s *session) error {
 	return nil
 }
 
-// readProgress shows how many events were read: a bar on a terminal, otherwise a line every 100,000 events.
-func readProgress(s *session) func(read, total uint64) {
+// readProgress shows how many events were read: a bar on a terminal, which end removes, otherwise a line every 100,000 events.
+func readProgress(s *session) (show func(read, total uint64), end func()) {
 	if !s.errTTY {
 		return func(read, total uint64) {
 			if read%100_000 == 0 {
 				fmt.Fprintf(s.err, "%d of %d events read\n", read, total)
 			}
-		}
+		}, func() {}
 	}
 	var bar *progressbar.ProgressBar
-	return func(read, total uint64) {
+	show = func(read, total uint64) {
 		if bar == nil {
 			bar = newBar(s, int64(total), "reading events")
 		}
 		_ = bar.Set64(int64(read)) // go on without a bar
+	}
+	return show, func() {
+		if bar != nil {
+			_ = bar.Finish()
+		}
 	}
 }
 

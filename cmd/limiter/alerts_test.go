@@ -244,6 +244,24 @@ func TestPreviewOfTheBuiltInRule(t *testing.T) {
 	limiter(t, "alerts", "preview", "--nats-url", testenv.NATS(t).ClientURL()).want(t, exitError, "", "stream LIMITS not found on this NATS server")
 }
 
+// TestPreviewRemovesItsProgressBar from the terminal, also if it does not read all events: the bar would stand before what follows.
+func TestPreviewRemovesItsProgressBar(t *testing.T) {
+	t.Parallel()
+	url := pastEvents(t)
+	js := testenv.JetStream(t, testenv.Connect(t, url))
+	for range 1000 { // after as many the bar is shown
+		if _, err := js.PublishAsync(limits.EventExceeded, []byte("no event")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	for most, want := range map[string]string{"1000": "\rlimiter: 970 messages could not", "1030": "\rlimiter: 1000 messages could not"} {
+		i := &invocation{tty: true}
+		i.run(t, "alerts", "preview", "--nats-url", url, "--max", most).want(t, exitDone, "30 matched", "reading events")
+		i.want(t, exitDone, "30 matched", want)
+	}
+}
+
 // TestPreviewSaysWhyItCannotRead: nats.go would only say that a deadline is exceeded.
 func TestPreviewSaysWhyItCannotRead(t *testing.T) {
 	t.Parallel()

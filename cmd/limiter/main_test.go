@@ -82,7 +82,7 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 	parser := takeParser()
 	defer putParser(parser)
 	i.status = runWith(parser, args, &session{
-		ctx: i.ctx, in: cmp.Or[io.Reader](i.in, strings.NewReader(i.stdin)), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty,
+		ctx: i.ctx, in: cmp.Or[io.Reader](i.in, strings.NewReader(i.stdin)), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty, errTTY: i.tty,
 		now: func() time.Time { return noon },
 	})
 	return i
