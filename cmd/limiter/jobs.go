@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,11 +43,8 @@ func (c *jobsListCmd) Run(s *session) error {
 	}
 	t := newTable(s.out, "JOB", "SCHEDULE", "NEXT", "LAST", "OUTCOME", "NOTE")
 	for _, j := range reply.Jobs {
-		last := limits.JobRun{}
-		if j.Last != nil {
-			last = *j.Last
-		}
-		t.row(j.Name, dash(j.Schedule), moment(s, j.Next, "-"), moment(s, last.StartedAt, "never"), dash(last.Outcome), dash(note(&last)))
+		last := cmp.Or(j.Last, &limits.JobRun{})
+		t.row(j.Name, dash(j.Schedule), moment(s, j.Next, "-"), moment(s, last.StartedAt, "never"), dash(last.Outcome), dash(note(last)))
 	}
 	t.flush()
 	return nil

@@ -95,18 +95,16 @@ type session struct {
 }
 
 func main() {
-	os.Exit(run(os.Args[1:], &session{
+	os.Exit(run(newParser(), os.Args[1:], &session{
 		ctx: settings.UntilSignal(exitError), in: os.Stdin, out: &stdout{to: os.Stdout}, err: os.Stderr, now: time.Now,
 		inTTY:  term.IsTerminal(int(os.Stdin.Fd())),
 		errTTY: term.IsTerminal(int(os.Stderr.Fd())),
 	}))
 }
 
-// run parses the arguments, runs the verb and returns the exit status.
-func run(args []string, s *session) int { return runWith(newParser(), args, s) }
-
-// runWith is run with a parser. Making a parser takes longer than most verbs, so tests share one.
-func runWith(parser *kong.Kong, args []string, s *session) (status int) {
+// run parses the arguments, runs the verb and returns the exit status. Making a parser takes longer than most verbs, so tests
+// share one.
+func run(parser *kong.Kong, args []string, s *session) (status int) {
 	defer func() {
 		if status == exitDone { // kong does not check whether the output of --version was written
 			status = exitStatus(s, nil, nil)
@@ -157,8 +155,7 @@ func suggestVerb(parser *kong.Kong, args []string, err error) error {
 }
 
 func helpHint(err error) string {
-	var parse *kong.ParseError
-	if errors.As(err, &parse) && parse.Context != nil {
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil {
 		switch verb := parse.Context.Selected(); {
 		case verb != nil && verb.Name != "serve":
 			return "see: " + verb.FullPath() + " --help"
@@ -173,8 +170,8 @@ func helpHint(err error) string {
 // dashHint shows how to give an argument that begins with a dash, such as the id of a chat, if it was taken for a flag.
 func dashHint(err error, args []string) string {
 	flag, unknown := strings.CutPrefix(err.Error(), "unknown flag -")
-	var parse *kong.ParseError
-	if !unknown || flag == "" || flag[0] == '-' || !errors.As(err, &parse) || parse.Context.Selected() == nil || len(parse.Context.Selected().Positional) == 0 {
+	parse, ok := errors.AsType[*kong.ParseError](err)
+	if !unknown || flag == "" || flag[0] == '-' || !ok || parse.Context.Selected() == nil || len(parse.Context.Selected().Positional) == 0 {
 		return ""
 	}
 	for _, arg := range args {
@@ -207,7 +204,6 @@ func policyHint(err error) string {
 
 // exitStatus prints an error and returns its exit status. k is the parsed command line, or nil.
 func exitStatus(s *session, k *kong.Context, err error) int {
-	var usage usageError
 	if writeErr := s.out.err; writeErr != nil && (err == nil || errors.Is(err, errDenied) || errors.Is(err, context.Canceled)) {
 		// The reader has seen enough, as in limiter list | head -1. Usually SIGPIPE has ended the process by now.
 		if errors.Is(writeErr, syscall.EPIPE) {
@@ -223,7 +219,8 @@ func exitStatus(s *session, k *kong.Context, err error) int {
 	}
 	text, status := strings.Map(settings.Shown, err.Error()), exitError
 	answer, _ := errors.AsType[*limits.Error](err)
-	if errors.As(err, &usage) || errors.Is(err, app.ErrOptions) || answer != nil && answer.Status == 400 {
+	_, usage := errors.AsType[usageError](err)
+	if usage || errors.Is(err, app.ErrOptions) || answer != nil && answer.Status == 400 {
 		text, status = settings.Explain(k, err), exitUsage
 	}
 	fmt.Fprintf(s.err, "limiter: %s%s%s\n", text, inboxHint(err), policyHint(err))

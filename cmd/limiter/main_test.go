@@ -81,7 +81,7 @@ func (i *invocation) run(t testing.TB, args ...string) *invocation {
 	}
 	parser := takeParser()
 	defer putParser(parser)
-	i.status = runWith(parser, args, &session{
+	i.status = run(parser, args, &session{
 		ctx: i.ctx, in: cmp.Or[io.Reader](i.in, strings.NewReader(i.stdin)), out: &stdout{to: cmp.Or[io.Writer](i.to, &i.out)}, err: &i.err, inTTY: i.tty, errTTY: i.tty,
 		now: func() time.Time { return noon },
 	})

@@ -117,7 +117,7 @@ func (c *migrateStatusCmd) Run(s *session) error {
 	for _, m := range steps {
 		applied := "pending"
 		if !m.AppliedAt.IsZero() {
-			applied = m.AppliedAt.In(s.now().Location()).Format(time.DateTime)
+			applied = moment(s, m.AppliedAt.UnixMilli(), "-")
 		}
 		t.row(m.Version, cmp.Or(m.Name, "of a newer release"), applied)
 	}

@@ -60,8 +60,8 @@ func loadPolicies(s *session, file, hashKey string) (*app.PolicySet, error) {
 // printMistakes prints the mistakes of a file one per line, in a format with which editors can jump to them, and returns
 // an error with their number. Other errors are returned unchanged.
 func printMistakes(s *session, err error) error {
-	var mistakes *app.PolicyError
-	if !errors.As(err, &mistakes) {
+	mistakes, ok := errors.AsType[*app.PolicyError](err)
+	if !ok {
 		return err
 	}
 	fmt.Fprintln(s.err, strings.Map(settings.Shown, err.Error())) // the file's name may have anything in it

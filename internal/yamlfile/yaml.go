@@ -75,8 +75,7 @@ func isUTF16(data []byte) bool {
 // addSyntaxError reports an error of the parser about data.
 func (p *Problems) addSyntaxError(err error, data []byte) {
 	message := "invalid YAML: " + strings.Split(err.Error(), "\n")[0]
-	var ye yaml.Error
-	if errors.As(err, &ye) {
+	if ye, ok := errors.AsType[yaml.Error](err); ok {
 		message = "invalid YAML: " + ye.GetMessage()
 		if t := ye.GetToken(); t != nil && t.Position != nil {
 			p.lines[""] = max(1, t.Position.Line)
