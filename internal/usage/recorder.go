@@ -26,7 +26,8 @@ type Config struct {
 	// Keys is how many ids are counted by themselves in an hour, at most; the others are counted
 	// together, without id. 0 counts all together.
 	Keys int
-	// Queue is how many logged requests may wait; further ones are dropped. Default 8192.
+	// Queue is how many logged requests may wait; further ones are dropped. When half of it is full, they are written before
+	// Every is over. Default 8192.
 	Queue int
 	// Pending is how many counts may wait for a store that fails; further ones are dropped. Default
 	// 65536.
@@ -56,6 +57,8 @@ type Recorder struct {
 	tally    *tally
 	ids      *cardinality
 	requests chan Request
+	// halfFull gets a value when the queue is half full.
+	halfFull chan struct{}
 	// pending are counts that were taken from the tally and are not written yet; each once, in order.
 	pending []Count
 	// logged are requests that were taken from the queue and are not written yet.
@@ -85,8 +88,8 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	cfg.Queue = cmp.Or(cfg.Queue, 8192)
 	cfg.Pending = cmp.Or(cfg.Pending, 65536)
 	r := &Recorder{
-		cfg: cfg, tally: newTally(), ids: newCardinality(cfg.Keys), requests: make(chan Request, cfg.Queue), began: time.Now(),
-		stopped: make(chan struct{}),
+		cfg: cfg, tally: newTally(), ids: newCardinality(cfg.Keys), requests: make(chan Request, cfg.Queue), halfFull: make(chan struct{}, 1),
+		began: time.Now(), stopped: make(chan struct{}),
 		failing: outage.New(cfg.Logger, slog.LevelWarn, "cannot write usage; it is kept in memory while there is room", "usage is being written again"),
 	}
 	r.stop, r.cancel = context.WithCancel(context.Background())
@@ -103,6 +106,12 @@ func (r *Recorder) Log(q Request) {
 	case r.requests <- q:
 	default:
 		r.lostRequests.Add(1)
+	}
+	if len(r.requests) > r.cfg.Queue/2 {
+		select {
+		case r.halfFull <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -144,10 +153,15 @@ func (r *Recorder) Close(ctx context.Context) error {
 }
 
 // run writes at whole multiples of Every, so that the counts of one write belong to one minute, and
-// when the tally is nearly full.
+// when the tally is nearly full or the queue is half full.
 func (r *Recorder) run() {
 	defer close(r.stopped)
+	var failed error
 	for {
+		halfFull := r.halfFull
+		if failed != nil {
+			halfFull = nil // a full queue would have a store that fails tried all the time
+		}
 		now := time.Now()
 		timer := time.NewTimer(now.Truncate(r.cfg.Every).Add(r.cfg.Every).Sub(now))
 		select {
@@ -157,12 +171,15 @@ func (r *Recorder) run() {
 		case <-r.tally.full:
 			timer.Stop()
 			r.takeCounts()
+		case <-halfFull:
+			timer.Stop()
 		case <-timer.C:
 			if r.writeDue(time.Now()) {
 				r.takeCounts()
 			}
 		}
-		r.failing.Tried(r.flushSome())
+		failed = r.flushSome()
+		r.failing.Tried(failed)
 	}
 }
 

@@ -27,6 +27,7 @@ type notebook struct {
 	counts   []Count
 	requests []Request
 	err      error
+	tries    int // of requests
 	takes    time.Duration
 	cutOff   int // writes of counts that were cut off
 }
@@ -56,6 +57,7 @@ func (n *notebook) AddUsage(ctx context.Context, counts []Count) error {
 func (n *notebook) AddRequests(_ context.Context, requests []Request) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.tries++
 	if n.err == nil {
 		n.requests = append(n.requests, requests...)
 	}
@@ -309,6 +311,49 @@ func TestManyCountsAreWrittenLessOften(t *testing.T) {
 		}
 		if want := int64(2*fewKeys + 1 + tallyShards*nearlyFull); sum != want {
 			t.Errorf("%d decisions of %d", sum, want)
+		}
+	})
+}
+
+// TestManyRequestsAreWrittenEarly: a busy service logs more requests in 5 s than may wait.
+func TestManyRequestsAreWrittenEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		r := record(t, Config{Store: s, Queue: 8})
+		for range 100 {
+			r.Log(Request{Key: "k"})
+			synctest.Wait()
+		}
+		if lost := r.Losses().Requests; lost != 0 || len(s.requests) != 100 {
+			t.Errorf("%d are written by now, %d lost", len(s.requests), lost)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestAFullQueueDoesNotHurryAStoreThatFails: it is tried every 5 s.
+func TestAFullQueueDoesNotHurryAStoreThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		s.fail(errors.New("away"))
+		r := record(t, Config{Store: s, Queue: 8})
+		r.Log(Request{Key: "k"})
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		before := s.tries
+		for range 100 {
+			r.Log(Request{Key: "k"})
+			synctest.Wait()
+		}
+		if s.tries != before {
+			t.Errorf("it is tried %d times", s.tries-before)
+		}
+		if err := r.Close(t.Context()); err == nil {
+			t.Error("what was lost is not told")
 		}
 	})
 }
