@@ -85,3 +85,22 @@ func TestAFullBatchIsNotWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// TestABatchThatBecomesFullIsNotHeldUp: it is handled when the last message for it has come, although more are on their way.
+func TestABatchThatBecomesFullIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		pull := make(chan jetstream.Msg, 8)
+		go func() {
+			for range 3 {
+				time.Sleep(3 * time.Millisecond)
+				pull <- pendingMsg{left: 100}
+			}
+		}()
+		h := newHand(pull, time.Now(), time.Hour)
+		began := time.Now()
+		if got, took := len(h.next(3)), time.Since(began); got != 3 || took != 9*time.Millisecond {
+			t.Errorf("%d messages after %s, want 3 after 9ms", got, took)
+		}
+	})
+}

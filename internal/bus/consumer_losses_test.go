@@ -220,6 +220,20 @@ func TestFilteredConsumerCountsNoLosses(t *testing.T) {
 }
 
 // TestOldestEvent: ids of older ones are forgotten.
+// TestWithoutLossesNoneAreLookedForBeforeEachPull: each look asks the server twice.
+func TestWithoutLossesNoneAreLookedForBeforeEachPull(t *testing.T) {
+	t.Parallel()
+	l := newSmallStream(t)
+	l.publish(3)
+	l.pass(3, 0)
+	at := l.c.losses.checkedAt
+	l.publish(12)
+	l.pass(13, 0)
+	if !l.c.losses.checkedAt.Equal(at) {
+		t.Error("it looked before the second pull, too")
+	}
+}
+
 func TestOldestEvent(t *testing.T) {
 	t.Parallel()
 	nc := dial(t, testenv.NATS(t).ClientURL())

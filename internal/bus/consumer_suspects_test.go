@@ -1,0 +1,121 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/seed503877ad/limits"
+	"github.com/seed503877ad/limits/internal/alerts"
+)
+
+// numberedMsg is the denial with that number, which is also its place in the stream.
+type numberedMsg struct {
+	ackless
+	t *testing.T
+	n int
+}
+
+func (numberedMsg) Subject() string { return limits.EventExceeded }
+
+func (m numberedMsg) Data() []byte {
+	e := exceeded(m.n)
+	return eventMsg(m.t, &e).Data
+}
+
+func (m numberedMsg) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: uint64(m.n)}, Timestamp: time.Now()}, nil
+}
+
+// TestAnEventThatFailedAloneIsTriedAlone, after all others: they cost one call of the store, and do not wait for it.
+func TestAnEventThatFailedAloneIsTriedAlone(t *testing.T) {
+	t.Parallel()
+	var calls []string
+	k := newTaker()
+	k.refuse = func(events []alerts.Event) error {
+		ids := make([]string, len(events))
+		for i := range events {
+			ids[i] = strings.TrimPrefix(events[i].ID, "id-")
+		}
+		if calls = append(calls, strings.Join(ids, " ")); slices.Contains(ids, "2") {
+			return errors.New("no room")
+		}
+		return nil
+	}
+	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []struct {
+		messages []int
+		want     []string
+	}{
+		{[]int{1, 2, 3, 4}, []string{"1 2 3 4", "", "1 2", "", "1", "2", "", "3 4"}},
+		{[]int{2, 5, 6}, []string{"5 6", "2", ""}},
+		{[]int{2}, []string{"2", ""}},
+	} {
+		calls = nil
+		var messages []jetstream.Msg
+		for _, n := range b.messages {
+			messages = append(messages, numberedMsg{t: t, n: n})
+		}
+		if err := c.handle(t.Context(), messages); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(calls, b.want) {
+			t.Errorf("of %d the store was given %q, want %q", b.messages, calls, b.want)
+		}
+	}
+}
+
+// TestFewEventsAreSuspects: beyond the bound counting starts again, with the event that has failed now.
+func TestFewEventsAreSuspects(t *testing.T) {
+	t.Parallel()
+	k := newTaker()
+	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fail := func(n int) {
+		c.strike(t.Context(), &delivered{message: numberedMsg{t: t, n: n}, sequence: uint64(n)}, errors.New("no room"))
+	}
+	for n := range maxSuspects {
+		fail(n)
+	}
+	if len(c.strikes) != maxSuspects {
+		t.Errorf("%d events have strikes, want %d", len(c.strikes), maxSuspects)
+	}
+	if fail(7); len(c.strikes) != 1 || c.strikes[7] != 1 {
+		t.Errorf("%d events have strikes, and the last one %d; want 1, and 1", len(c.strikes), c.strikes[7])
+	}
+	for range maxStrikes - 2 {
+		fail(7)
+	}
+	if len(k.poisoned) > 0 {
+		t.Errorf("dead-lettered %+v after %d tries", k.poisoned, maxStrikes-1)
+	}
+	if fail(7); len(k.poisoned) != 1 || len(c.strikes) != 0 || c.struck.Load() != nil {
+		t.Errorf("%d dead-lettered after %d tries, strikes %v, %v", len(k.poisoned), maxStrikes, c.strikes, c.struck.Load())
+	}
+}
+
+// TestTheLargestEventIsTaken, and one byte more is too large.
+func TestTheLargestEventIsTaken(t *testing.T) {
+	t.Parallel()
+	e := exceeded(1)
+	data := string(eventMsg(t, &e).Data)
+	data += strings.Repeat(" ", maxEventBytes-len(data))
+	if got, err := parseEvent(limits.EventExceeded, []byte(data), time.Now()); err != nil || got.ID != e.ID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := parseEvent(limits.EventExceeded, []byte(data+" "), time.Now()); err == nil || !strings.Contains(err.Error(), fmt.Sprint(maxEventBytes+1)) {
+		t.Error(err)
+	}
+}
