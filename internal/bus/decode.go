@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/overrides"
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
@@ -19,7 +20,7 @@ type decoder struct {
 	cache     *requestCache
 	// policies and overrides answer form 3; nil for none.
 	policies  Policies
-	overrides policy.Finder
+	overrides *overrides.Table
 	// onNoPolicies is called for a request that asks for all policies that match when there are
 	// none.
 	onNoPolicies func()
@@ -48,30 +49,33 @@ func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req
 	if lookup.hit == nil {
 		lookup.search(data) // even after lookupAll: an equal request of the batch may have been stored since
 	}
-	if k := lookup.hit; k != nil {
+	if k := lookup.hit; k != nil && d.holds(&k.by) {
 		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
+		if k.by.policies != 0 {
+			req.OnError = k.onError
+		}
 		return nil
 	}
-	pure, err := d.parse(verb, data, req)
+	by, pure, err := d.parse(verb, data, req)
 	if pure {
-		lookup.store(data, req)
+		lookup.store(data, req, by)
 	}
 	return err
 }
 
-// parse decodes data without the cache. pure says that req depends on data alone: it would be the
-// same at any time and, apart from the verb, for any verb.
-func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (pure bool, err error) {
+// parse decodes data without the cache. pure says that req depends on data and by alone: as long as
+// by holds it would be the same and, apart from the verb, for any verb.
+func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (by resolvedBy, pure bool, err error) {
 	p := d.acquireParser()
 	defer d.parsers.Put(p)
 	if !p.parseQuick(data) {
 		p.reset()
 		if err := p.document(data, p.topMember); err != nil {
-			return false, err
+			return by, false, err
 		}
 	}
 	err = p.buildRequest(verb, req)
-	return err == nil && p.id == "" && p.hasInlineLimits(), err
+	return p.by, err == nil && p.id == "" && (p.hasInlineLimits() || p.by.policies != 0), err
 }
 
 // policyRequest builds a request of form 3 whose parts were checked before. It may have more
@@ -113,6 +117,8 @@ type parsedRequest struct {
 	attributes map[string]string
 	cost       int64
 	id         string
+	// by is what resolved it; the zero value if no policies did.
+	by resolvedBy
 }
 
 // The bits of given.

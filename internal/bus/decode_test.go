@@ -214,7 +214,7 @@ func BenchmarkDecode(b *testing.B) {
 			r := new(call)
 			for b.Loop() {
 				r.Request = engine.Request{Limits: r.oneLimit[:0]}
-				if _, err := d.parse(engine.Consume, data, &r.Request); err != nil {
+				if _, _, err := d.parse(engine.Consume, data, &r.Request); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -223,7 +223,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.Run("nested too deep", func(b *testing.B) {
 		data := []byte(`{"key":` + strings.Repeat(`{"a":`, 3000))
 		for b.Loop() {
-			if _, err := d.parse(engine.Consume, data, new(engine.Request)); err == nil {
+			if _, _, err := d.parse(engine.Consume, data, new(engine.Request)); err == nil {
 				b.Fatal("accepted")
 			}
 		}

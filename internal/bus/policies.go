@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +15,9 @@ import (
 	"github.com/seed503877ad/limits/internal/policy"
 )
 
-// Policies resolve requests of form 3. Each call sees one version of the policy file.
+// Policies are the policies in force, which resolve requests of form 3, and the state of their file.
 type Policies interface {
-	Resolve(q policy.Question) (policy.Resolved, error)
+	Current() *policy.Set
 	Report() policy.Report
 }
 
@@ -27,7 +28,8 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 	if p.given&(givenPolicy|givenAttributes) == 0 {
 		return invalid("tier", "tier needs policy or attributes as well")
 	}
-	q := policy.Question{Policy: p.policy, Tier: p.tier, Attributes: p.attributes, Now: time.Now(), Overrides: p.overrides}
+	now := time.Now()
+	q := policy.Question{Policy: p.policy, Tier: p.tier, Attributes: p.attributes, Now: now}
 	if p.policies == nil {
 		if q.Policy != "" {
 			req.Refusal = unknownPolicy(q.Policy, "the limiter has no policies; start it with --policies FILE")
@@ -36,13 +38,43 @@ func (p *parser) resolvePolicy(req *engine.Request) error {
 		}
 		return nil
 	}
-	r, err := p.policies.Resolve(q)
+	set := p.policies.Current()
+	by := resolvedBy{policies: set.Version(), since: now.UnixMilli()}
+	if p.overrides != nil {
+		by.overrides, q.Overrides = p.overrides.Version(), p.overrides
+	}
+	r, err := set.Resolve(q)
 	if err != nil {
 		req.Refusal = policyError(&q, err)
 		return nil
 	}
+	by.until = r.Until
+	p.by = by
 	req.Limits, req.OnError = r.Limits, r.OnError
 	return nil
+}
+
+// resolvedBy is what a request was resolved by: the versions of the policies and of the overrides,
+// and the time from since to until, in Unix milliseconds. The zero value is of a request that
+// depends on none.
+type resolvedBy struct {
+	policies, overrides uint64
+	since, until        int64
+}
+
+// holds reports whether a request that was resolved by this would be resolved alike now.
+func (d *decoder) holds(by *resolvedBy) bool {
+	if by.policies == 0 {
+		return true
+	}
+	if by.policies != d.policies.Current().Version() || d.overrides != nil && by.overrides != d.overrides.Version() {
+		return false
+	}
+	if by.until == math.MaxInt64 {
+		return true
+	}
+	now := time.Now().UnixMilli()
+	return by.since <= now && now < by.until
 }
 
 // policyError returns the error of the wire contract for an error of the policies.

@@ -356,9 +356,7 @@ func TestIDSurvivesPolicyReload(t *testing.T) {
 // swappablePolicies are policies that a test replaces while they are used.
 type swappablePolicies struct{ atomic.Pointer[policy.Keeper] }
 
-func (c *swappablePolicies) Resolve(q policy.Question) (policy.Resolved, error) {
-	return c.Load().Resolve(q)
-}
+func (c *swappablePolicies) Current() *policy.Set  { return c.Load().Current() }
 func (c *swappablePolicies) Report() policy.Report { return c.Load().Report() }
 
 // TestIDIsAnsweredOnceAcrossPolicyChanges, even if the policy has no limit any more, or is gone.

@@ -16,9 +16,9 @@ const (
 	cacheSets = 1 << 14
 	cacheWays = 2
 	// maxCachedBody and maxCachedLimits bound each of them. With bodies of 100 bytes all of them
-	// take 20 MB at most.
+	// take 20 MB at most, and 50 if each has four limits of policies.
 	maxCachedBody   = 256
-	maxCachedLimits = 2
+	maxCachedLimits = 4
 )
 
 // requestCache maps the bodies of requests to what they decode to. A caller that limits a key sends
@@ -41,9 +41,11 @@ type cacheSet struct {
 
 // cachedRequest is a decoded request. It never changes.
 type cachedRequest struct {
-	cost   int64
-	body   []byte
-	limits []engine.Limit
+	cost    int64
+	onError engine.OnError // if policies resolved it
+	by      resolvedBy
+	body    []byte
+	limits  []engine.Limit
 	// The space for body and limits, which most requests fit in, so that an entry is one
 	// allocation.
 	bodyBuf  [160]byte
@@ -57,7 +59,7 @@ func newRequestCache() *requestCache { return &requestCache{seed: maphash.MakeSe
 type cacheLookup struct {
 	set  *cacheSet
 	hash uint64
-	// hit is nil if the body was not found.
+	// hit is nil if the body was not found. What resolved it may not hold any more.
 	hit *cachedRequest
 }
 
@@ -103,13 +105,14 @@ func (p *cacheLookup) search(data []byte) {
 	}
 }
 
-// store caches what the body decodes to, which must depend on the body alone.
-func (p *cacheLookup) store(data []byte, req *engine.Request) {
+// store caches what the body decodes to, which must depend on the body, and on what resolved it,
+// alone. It replaces what was found and does not hold any more.
+func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy) {
 	s, hash := p.set, p.hash
-	if len(data) > maxCachedBody || len(req.Limits) > maxCachedLimits || s.lastMiss.Swap(hash) != hash {
+	if len(data) > maxCachedBody || len(req.Limits) > maxCachedLimits || p.hit == nil && s.lastMiss.Swap(hash) != hash {
 		return
 	}
-	k := &cachedRequest{cost: req.Cost}
+	k := &cachedRequest{cost: req.Cost, onError: req.OnError, by: by}
 	k.body = append(k.bodyBuf[:0], data...)
 	k.limits = append(k.limitBuf[:0], req.Limits...)
 	for i := range k.limits {
@@ -123,7 +126,7 @@ func (p *cacheLookup) store(data []byte, req *engine.Request) {
 	}
 	way := hash / cacheSets % cacheWays
 	for i := range s.entries {
-		if s.entries[i].Load() == nil {
+		if e := s.entries[i].Load(); e == nil || e == p.hit {
 			way = uint64(i)
 			break
 		}

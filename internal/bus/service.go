@@ -176,10 +176,7 @@ func (c *ServiceConfig) newDecoder() (*decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.policies = c.Policies
-	if c.Overrides != nil { // else the interface would hold a nil pointer
-		d.overrides = c.Overrides
-	}
+	d.policies, d.overrides = c.Policies, c.Overrides
 	asked := new(logThrottle)
 	d.onNoPolicies = func() {
 		if n := asked.due(); n > 0 {

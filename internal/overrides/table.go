@@ -71,6 +71,8 @@ type Table struct {
 	mu     sync.RWMutex
 	limits map[LimitID]*subjects
 	size   atomic.Int64 // the number of overrides, so that Find needs no lock if there are none
+	// version counts the changes of the table, after they were made.
+	version atomic.Uint64
 }
 
 // subjects are the overrides of one limit. globs are in the order in which they are tried, the longest first.
@@ -128,6 +130,10 @@ func (t *Table) Find(policy, name, subject string, now int64) (Override, bool) {
 	}
 	return Override{}, false
 }
+
+// Version is a number that is another one after each change of the table: what was found since it was read holds for as
+// long as it stays the same, apart from what expires.
+func (t *Table) Version() uint64 { return t.version.Load() }
 
 // Limits returns how many overrides that are in force at a time, in Unix milliseconds, each limit has that has any.
 func (t *Table) Limits(now int64) map[LimitID]int {
@@ -299,6 +305,7 @@ func (t *Table) readAll(ctx context.Context) error {
 	defer t.mu.Unlock()
 	t.limits = limits
 	t.size.Store(n)
+	t.version.Add(1)
 	return nil
 }
 
@@ -314,6 +321,7 @@ func (t *Table) apply(c *Changes) {
 	defer t.mu.Unlock()
 	removed := remove(t.limits, c.Removed)
 	t.size.Add(put(t.limits, c.Overrides) - removed)
+	t.version.Add(1)
 }
 
 // put adds or replaces overrides. It returns how many were added.

@@ -96,7 +96,7 @@ func (c *compiler) compile(f *File) (*Set, error) {
 		return nil, err
 	}
 	c.declareAttributes(f)
-	s := &Set{byName: map[string]*policy{}, options: c.options}
+	s := &Set{byName: map[string]*policy{}, options: c.options, version: versions.Add(1)}
 	if len(f.Policies) == 0 && !c.Any() {
 		c.Add("policies", "is missing; want a list of policies, each with name and limits")
 	}

@@ -63,7 +63,7 @@ func (s *Set) Explain(q Question) Explanation {
 	case err != nil:
 		e.Error = err.Error()
 	}
-	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
+	r := s.resolver(&q)
 	for _, p := range s.policies {
 		if q.Policy == "" || q.Policy == p.name {
 			x := r.explain(p)

@@ -57,13 +57,14 @@ func TestTheIndexChangesNoAnswer(t *testing.T) {
 
 // resolveInTurn is Resolve without an index.
 func (s *Set) resolveInTurn(q Question) (Resolved, error) {
-	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
+	r := s.resolver(&q)
 	out := Resolved{OnError: s.options.OnError}
 	for _, p := range s.policies {
 		if err := r.addPolicy(&out, p); err != nil {
 			return Resolved{}, err
 		}
 	}
+	out.Until = r.until
 	return out, nil
 }
 

@@ -68,6 +68,3 @@ func (s *Set) HasLimit(id overrides.LimitID) bool {
 	p := s.byName[id.Policy]
 	return p != nil && slices.ContainsFunc(p.base.usual, func(l limit) bool { return l.name == id.Name })
 }
-
-// Resolve resolves a request with the policies in force.
-func (k *Keeper) Resolve(q Question) (Resolved, error) { return k.Current().Resolve(q) }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/yamlfile"
@@ -25,7 +26,15 @@ type Set struct {
 	groups   int
 	options  Options
 	hash     string
+	version  uint64
 }
+
+// versions counts the sets that were made.
+var versions atomic.Uint64
+
+// Version is a number that no other set of the process has, and not 0. Unlike a pointer, it can be kept without keeping the
+// set in memory.
+func (s *Set) Version() uint64 { return s.version }
 
 // Load reads a policy file. The error is an *[Error] if the file could be read and has mistakes.
 func Load(path string, o Options) (*Set, error) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -29,6 +30,9 @@ type Resolved struct {
 	Limits []engine.Limit
 	// OnError is the strictest setting of the policies that are enforced.
 	OnError engine.OnError
+	// Until is when a schedule or the expiry of an override may change the limits, in Unix milliseconds, at the earliest:
+	// from Now to then they are the same, as long as policies and overrides are. math.MaxInt64 if time changes nothing.
+	Until int64
 
 	// hasOnError says that OnError is the setting of a policy, and not the default.
 	hasOnError bool
@@ -71,6 +75,12 @@ type resolver struct {
 	set *Set
 	// taken says of each group which of its policies have taken the request.
 	taken []taken
+	// until is Resolved.Until as far as the request is resolved.
+	until int64
+}
+
+func (s *Set) resolver(q *Question) resolver {
+	return resolver{Question: q, set: s, taken: make([]taken, s.groups), until: math.MaxInt64}
 }
 
 // taken says whether an enforced policy of a group has taken the request, and whether one in shadow has. Enforced policies
@@ -103,6 +113,9 @@ func (r *resolver) judge(p *policy) verdict {
 		}
 	}
 	v := applies
+	if len(p.slots) > 0 { // they begin and end with a minute
+		r.until = min(r.until, r.Now.Truncate(time.Minute).Add(time.Minute).UnixMilli())
+	}
 	if p.exempts(r.Attributes) {
 		v = exempted
 	} else if limits, _ := p.limits(r.Question); r.firstWithoutKey(limits) != nil {
@@ -149,7 +162,7 @@ func (p *policy) limits(q *Question) ([]limit, *slot) {
 
 // Resolve returns the limits of a request. The error is ErrUnknownPolicy, ErrTooManyLimits or an *[AttributeError].
 func (s *Set) Resolve(q Question) (Resolved, error) {
-	r := resolver{Question: &q, set: s, taken: make([]taken, s.groups)}
+	r := s.resolver(&q)
 	out := Resolved{OnError: s.options.OnError}
 	if q.Policy != "" {
 		p := s.byName[q.Policy]
@@ -157,6 +170,7 @@ func (s *Set) Resolve(q Question) (Resolved, error) {
 			return out, ErrUnknownPolicy
 		}
 		err := r.addPolicy(&out, p)
+		out.Until = r.until
 		return out, err
 	}
 	var room [32]int
@@ -165,6 +179,7 @@ func (s *Set) Resolve(q Question) (Resolved, error) {
 			return Resolved{}, err
 		}
 	}
+	out.Until = r.until
 	return out, nil
 }
 
@@ -271,6 +286,9 @@ func (r *resolver) resolveLimit(p *policy, l *limit) (out engine.Limit, limited 
 		return out, limited, by, nil
 	}
 	if o, found := r.Overrides.Find(p.name, l.name, out.Key, r.Now.UnixMilli()); found {
+		if o.ExpiresAt != 0 {
+			r.until = min(r.until, o.ExpiresAt)
+		}
 		before := out.Limit
 		by.Override = &o
 		limited, by.used = applyOverride(&o, &out)

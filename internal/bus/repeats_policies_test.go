@@ -1,0 +1,147 @@
+package bus
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed503877ad/limits/internal/engine"
+	"github.com/seed503877ad/limits/internal/overrides"
+	"github.com/seed503877ad/limits/internal/policy"
+	"github.com/seed503877ad/limits/internal/storetest/eachstore"
+)
+
+// cachedPolicies are policies whose limits depend on all that limits may depend on.
+const cachedPolicies = `
+attributes: [user, route]
+policies:
+  - name: night
+    match: {route: [chat, mail]}
+    limits: [{name: l, key: "night:{user}", limit: 100, window: 1m}, {name: day, key: "night:{user}", limit: 900, window: day}]
+    tiers: {PRO: {l: {limit: 500}}}
+    schedule:
+      - {from: "00:01", to: "00:03", factor: 2}
+      - {from: "00:05", to: "00:06", factor: 3}
+      - {from: "00:07", to: "00:40", factor: 4}
+  - name: named
+    on_error: deny
+    limits: [{name: l, key: "named:{user}", limit: 7, window: 1h, algorithm: token_bucket}]
+  - name: tried
+    mode: shadow
+    match: {user: "*"}
+    limits: [{name: l, key: "tried:{user}", limit: unlimited, window: 1h}]
+`
+
+func nextMinute() time.Time { return time.Now().Truncate(time.Minute).Add(time.Minute) }
+
+// TestCachedPolicyRequestsDecodeTheSame: whatever changes meanwhile, a decoder with a cache resolves
+// each request as one without does.
+func TestCachedPolicyRequestsDecodeTheSame(t *testing.T) {
+	t.Parallel()
+	files := []*policy.Keeper{
+		keeperOf(t, cachedPolicies), keeperOf(t, strings.ReplaceAll(cachedPolicies, "limit: 7,", "limit: 8,")),
+		keeperOf(t, strings.ReplaceAll(cachedPolicies, "night", "other")),
+	}
+	bodies := []string{
+		`{"attributes":{"user":"7","route":"chat"}}`, `{"attributes":{"user":"7","route":"chat"},"tier":"PRO","cost":2}`,
+		`{"attributes":{"user":"8","route":"x"}}`,
+		`{"policy":"named","attributes":{"user":"7"}}`, `{"policy":"named"}`, `{"policy":"unknown","attributes":{"user":"7"}}`,
+		`{"policy":"named","attributes":{"user":"7"},"id":"x"}`, `{"attributes":{"route":"x"}}`, hot,
+	}
+	subjects := []overrides.ID{
+		{Policy: "night", Name: "l", Subject: "night:7"}, {Policy: "night", Name: "day", Subject: "night:*"},
+		{Policy: "named", Name: "l", Subject: "named:7"}, {Policy: "tried", Name: "l", Subject: "tried:7"},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		table, err := overrides.New(overrides.Config{Store: eachstore.SQLite(t, nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var policies swappablePolicies
+		policies.Store(files[0])
+		d := testDecoder(t)
+		d.policies, d.overrides = &policies, table
+		seed := uint64(time.Now().Unix()) // of the bubble's clock, so always the same
+		random := rand.New(rand.NewPCG(seed, 0))
+		hits := 0
+		for range 3000 {
+			switch random.IntN(12) {
+			case 0:
+				policies.Store(files[random.IntN(len(files))])
+			case 1:
+				o := overrides.Override{ID: subjects[random.IntN(len(subjects))], Limit: 1 + random.Int64N(50)}
+				switch random.IntN(3) {
+				case 0:
+					o.ExpiresAt = time.Now().UnixMilli() + 1 + random.Int64N(20_000)
+				case 1:
+					o.ExpiresAt = nextMinute().UnixMilli()
+				}
+				if err := table.Put(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			case 2:
+				if _, err := table.Delete(t.Context(), subjects[random.IntN(len(subjects))]); err != nil {
+					t.Fatal(err)
+				}
+			case 3:
+				time.Sleep(time.Duration(1+random.IntN(10_000)) * time.Millisecond)
+			case 4:
+				if random.IntN(4) == 0 {
+					time.Sleep(time.Until(nextMinute()))
+				}
+			}
+			body := bodies[random.IntN(len(bodies))]
+			for range 1 + random.IntN(3) {
+				var got, want engine.Request
+				_, _, wantErr := d.parse(engine.Consume, []byte(body), &want)
+				if isCached(d, []byte(body)) {
+					hits++
+				}
+				err := d.decode(engine.Consume, []byte(body), nil, &got)
+				for i := range got.Limits {
+					got.Limits[i].Ref = nil // says nothing of what is asked
+				}
+				if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(err, wantErr) {
+					t.Fatalf("%s\n got  %+v, %v\n want %+v, %v", body, got, err, want, wantErr)
+				}
+			}
+		}
+		if hits < 1000 {
+			t.Errorf("only %d were cached", hits)
+		}
+	})
+}
+
+// TestAnOutdatedRequestIsReplaced at once, in its place.
+func TestAnOutdatedRequestIsReplaced(t *testing.T) {
+	t.Parallel()
+	var policies swappablePolicies
+	policies.Store(keeperOf(t, cachedPolicies))
+	d := testDecoder(t)
+	d.policies = &policies
+	body := []byte(`{"policy":"named","attributes":{"user":"7"}}`)
+	decode := func() {
+		if err := d.decode(engine.Consume, body, nil, new(engine.Request)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decode()
+	decode()
+	policies.Store(keeperOf(t, cachedPolicies))
+	if isCached(d, body) {
+		t.Error("it is answered by policies that are not in force")
+	}
+	now := time.Now().UnixMilli()
+	for _, by := range []resolvedBy{{since: now + 60_000, until: now + 90_000}, {since: now - 90_000, until: now - 60_000}} {
+		if by.policies = policies.Current().Version(); d.holds(&by) {
+			t.Errorf("from %d to %d holds at %d", by.since, by.until, now) // the clock may have been set
+		}
+	}
+	decode()
+	if !isCached(d, body) || d.cache.locate(body).set.entries[1].Load() != nil {
+		t.Error("it is not replaced")
+	}
+}
