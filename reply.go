@@ -30,9 +30,9 @@ func readVerifyReply(answer []byte) (reply *VerifyReply, ok bool) {
 			r.failIf(reply.Key != nil) // encoding/json would merge the two, as below
 			reply.Key = r.keyRef()
 		case "user":
-			reply.User = r.text()
+			reply.User = r.ownText()
 		case "tier":
-			reply.Tier = r.text()
+			reply.Tier = r.ownText()
 		case "attributes":
 			r.failIf(reply.Attributes != nil)
 			reply.Attributes = r.texts()
@@ -143,9 +143,9 @@ func (r *replyReader) keyRef() *KeyRef {
 	r.object(func(member string) {
 		switch member {
 		case "id":
-			ref.ID = r.text()
+			ref.ID = r.ownText()
 		case "name":
-			ref.Name = r.text()
+			ref.Name = r.ownText()
 		default:
 			r.failIf(true)
 		}
@@ -155,7 +155,7 @@ func (r *replyReader) keyRef() *KeyRef {
 
 func (r *replyReader) texts() map[string]string {
 	texts := map[string]string{}
-	r.object(func(member string) { texts[member] = r.text() })
+	r.object(func(member string) { texts[strings.Clone(member)] = r.ownText() })
 	return texts
 }
 
@@ -191,6 +191,9 @@ func (r *replyReader) text() string {
 	r.failIf(true)
 	return ""
 }
+
+// ownText reads a text of a key, which callers may keep. It must not keep the whole answer, with its decision, in memory.
+func (r *replyReader) ownText() string { return strings.Clone(r.text()) }
 
 func (r *replyReader) integer() int64 {
 	end := 0

@@ -2,6 +2,8 @@ package limits_test
 
 import (
 	"encoding/json"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,6 +104,26 @@ func TestRepliesAreReadLikeJSON(t *testing.T) {
 			t.Errorf("%s: read as %+v, left to encoding/json it would be right", answer, got)
 		}
 	}
+}
+
+// TestKeyDoesNotKeepItsAnswerInMemory: the middleware keeps thousands of keys, and a decision may be much larger than a key.
+func TestKeyDoesNotKeepItsAnswerInMemory(t *testing.T) {
+	answer := []byte(`{"valid":true,"key":{"id":"AbCdEf12","name":"web"},"user":"7","tier":"PRO","attributes":{"plan":"free"},` +
+		`"decision":{"allowed":true,"message":"` + strings.Repeat("-", 1<<20) + `"}}`)
+	var kept [64]*limits.VerifyReply
+	before := heap()
+	for i := range kept {
+		reply, ok := limits.ReadVerifyReply(answer)
+		if !ok {
+			t.Fatal("not read")
+		}
+		reply.Decision = nil
+		kept[i] = reply
+	}
+	if after := heap(); after > before+uint64(len(kept)*len(answer)/2) {
+		t.Errorf("%d MB more for %d keys", (after-before)>>20, len(kept))
+	}
+	runtime.KeepAlive(&kept)
 }
 
 // TestLimitersWriteRepliesThatAreReadFast: otherwise each would be read by encoding/json, which is right, but slow.

@@ -385,18 +385,20 @@ func waitFor(t *testing.T, done func() bool) {
 	}
 }
 
+// heap returns how much memory is in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // A watch that has ended is not retained by its context.
 func TestEndedWatchIsReleased(t *testing.T) {
 	nc := connect(t)
 	client := patient(nc)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	before := heap()
 	const watches = 300 // each with room for 4096 pointers
 	for range watches {
