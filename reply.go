@@ -96,10 +96,10 @@ func (r *replyReader) reply() *Reply {
 
 func (r *replyReader) limits() []LimitReply {
 	limits := []LimitReply{}
-	r.expect('[')
-	for !r.failed && !r.skip(']') {
+	r.expect("[")
+	for !r.failed && !r.skip("]") {
 		if len(limits) > 0 {
-			r.expect(',')
+			r.expect(",")
 		}
 		limits = append(limits, r.limit())
 	}
@@ -161,35 +161,25 @@ func (r *replyReader) texts() map[string]string {
 
 // object reads an object that has members. The function reads the value of a member.
 func (r *replyReader) object(value func(member string)) {
-	for r.expect('{'); !r.failed; r.expect(',') {
+	for r.expect("{"); !r.failed; r.expect(",") {
 		member := r.text()
-		r.expect(':')
+		r.expect(":")
 		value(member)
-		if r.skip('}') {
+		if r.skip("}") {
 			return
 		}
 	}
 }
 
 func (r *replyReader) text() string {
-	r.expect('"')
-	ascii := true
-	for i := 0; i < len(r.rest); i++ {
-		switch c := r.rest[i]; {
-		case c == '"':
-			text := r.rest[:i]
-			r.rest = r.rest[i+1:]
-			r.failIf(!ascii && !utf8.ValidString(text))
-			return text
-		case c == '\\' || c < ' ':
-			r.failIf(true)
-			return ""
-		case c >= utf8.RuneSelf:
-			ascii = false
-		}
+	r.expect(`"`)
+	text, rest, ended := strings.Cut(r.rest, `"`)
+	for i := range len(text) {
+		r.failIf(text[i] == '\\' || text[i] < ' ')
 	}
-	r.failIf(true)
-	return ""
+	r.failIf(!ended || !utf8.ValidString(text))
+	r.rest = rest
+	return text
 }
 
 // ownText reads a text of a key, which callers may keep. It must not keep the whole answer, with its decision, in memory.
@@ -209,26 +199,20 @@ func (r *replyReader) integer() int64 {
 }
 
 func (r *replyReader) bool() bool {
-	rest, is := strings.CutPrefix(r.rest, "true")
+	is := r.skip("true")
 	if !is {
-		var isNot bool
-		rest, isNot = strings.CutPrefix(r.rest, "false")
-		r.failIf(!isNot)
+		r.expect("false")
 	}
-	r.rest = rest
 	return is
 }
 
-// skip reports whether c comes next, and reads it.
-func (r *replyReader) skip(c byte) bool {
-	if r.rest == "" || r.rest[0] != c {
-		return false
-	}
-	r.rest = r.rest[1:]
-	return true
+// skip reports whether token comes next, and reads it.
+func (r *replyReader) skip(token string) (found bool) {
+	r.rest, found = strings.CutPrefix(r.rest, token)
+	return found
 }
 
-// expect fails if c does not come next.
-func (r *replyReader) expect(c byte) { r.failIf(!r.skip(c)) }
+// expect fails if token does not come next.
+func (r *replyReader) expect(token string) { r.failIf(!r.skip(token)) }
 
 func (r *replyReader) failIf(failed bool) { r.failed = r.failed || failed }
