@@ -239,6 +239,11 @@ func (c *Client) decide(ctx context.Context, subject string, request any) (*Repl
 	if reply, ok := readReply(answer); ok {
 		return reply, nil
 	}
+	return decodeReply(subject, answer)
+}
+
+// decodeReply reads any answer that has a decision.
+func decodeReply(subject string, answer []byte) (*Reply, error) {
 	body, err := readAnswer[decisionBody](subject, answer)
 	if err != nil {
 		return nil, err
@@ -278,9 +283,12 @@ func call[T any](ctx context.Context, c *Client, subject string, request any) (*
 
 // ask sends a request as JSON and returns the answer.
 func (c *Client) ask(ctx context.Context, subject string, request any) ([]byte, error) {
-	body, err := marshalRequest(subject, request)
+	body, err := json.Marshal(request)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: write request: %w", subject, err)
+	}
+	if hadInvalidUTF8(body) {
+		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a string in the request is not valid UTF-8"}
 	}
 	return c.do(ctx, subject, body)
 }
@@ -289,17 +297,6 @@ func readAnswer[T any](subject string, answer []byte) (*T, error) {
 	body := new(T)
 	if err := json.Unmarshal(answer, body); err != nil {
 		return nil, fmt.Errorf("%s: read answer: %w", subject, err)
-	}
-	return body, nil
-}
-
-func marshalRequest(subject string, request any) ([]byte, error) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return nil, fmt.Errorf("%s: write request: %w", subject, err)
-	}
-	if hadInvalidUTF8(body) {
-		return nil, &Error{Status: 400, Code: "invalid_json", Message: subject + ": a string in the request is not valid UTF-8"}
 	}
 	return body, nil
 }

@@ -1,7 +1,10 @@
 package limits
 
-// ReadReply and ReadVerifyReply are for tests that need a limiter, which imports this package.
+// These are for tests that need a limiter, which imports this package.
 var (
-	ReadReply       = readReply
-	ReadVerifyReply = readVerifyReply
+	ReadReply         = readReply
+	ReadVerifyReply   = readVerifyReply
+	DecodeVerifyReply = decodeVerifyReply
 )
+
+func DecodeReply(answer []byte) (*Reply, error) { return decodeReply(SubjectConsume, answer) }

@@ -149,21 +149,11 @@ func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, 
 	}
 	reply, ok := readVerifyReply(answer)
 	if !ok {
-		body, err := readAnswer[struct {
-			VerifyReply
-			Valid    *bool         `json:"valid"`
-			Decision *decisionBody `json:"decision"`
-		}](SubjectVerify, answer)
-		switch {
-		case err != nil:
-			return nil, err
-		case body.Valid == nil:
-			return nil, missingField(SubjectVerify, "valid")
-		}
-		reply = &body.VerifyReply
-		reply.Valid, reply.Decision = *body.Valid, body.Decision.reply()
+		reply, err = decodeVerifyReply(answer)
 	}
 	switch {
+	case err != nil:
+		return nil, err
 	case !reply.Valid:
 		return reply, nil
 	case reply.Key == nil:
@@ -173,6 +163,23 @@ func (c *Client) VerifyKey(ctx context.Context, r VerifyRequest) (*VerifyReply, 
 	}
 	reply.Decision.ID = r.ID
 	return reply, nil
+}
+
+// decodeVerifyReply reads any answer about an API key.
+func decodeVerifyReply(answer []byte) (*VerifyReply, error) {
+	body, err := readAnswer[struct {
+		VerifyReply
+		Valid    *bool         `json:"valid"`
+		Decision *decisionBody `json:"decision"`
+	}](SubjectVerify, answer)
+	switch {
+	case err != nil:
+		return nil, err
+	case body.Valid == nil:
+		return nil, missingField(SubjectVerify, "valid")
+	}
+	body.VerifyReply.Valid, body.VerifyReply.Decision = *body.Valid, body.Decision.reply()
+	return &body.VerifyReply, nil
 }
 
 // CreateKey creates an API key. If the call gets no answer, a key that nobody knows may have been created. To find and

@@ -1,8 +1,8 @@
 package limits_test
 
 import (
-	"encoding/json"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,63 +47,33 @@ var otherVerifyReplies = []string{
 	`{"valid":true,"decision":{"allowed":true},"decision":{"allowed":false}}`, `{"valid":true} `, ``,
 }
 
-// decodeReply is what readReply has to agree with.
-func decodeReply(answer []byte) (*limits.Reply, bool) {
-	var r struct {
-		limits.Reply
-		Allowed *bool `json:"allowed"`
+// readsAlike reports whether read can read an answer. It fails the test if decode, which uses encoding/json, reads it differently.
+func readsAlike[T any](t *testing.T, answer []byte, read func([]byte) (*T, bool), decode func([]byte) (*T, error)) bool {
+	t.Helper()
+	got, ok := read(answer)
+	if !ok {
+		return false
 	}
-	if json.Unmarshal(answer, &r) != nil || r.Allowed == nil {
-		return nil, false
+	want, err := decode(answer)
+	if d := cmp.Diff(want, got); err != nil || d != "" {
+		t.Errorf("%s: %v %s", answer, err, d)
 	}
-	r.Reply.Allowed = *r.Allowed
-	return &r.Reply, true
+	return true
 }
 
-// decodeVerifyReply is what readVerifyReply has to agree with.
-func decodeVerifyReply(answer []byte) (*limits.VerifyReply, bool) {
-	var r struct {
-		limits.VerifyReply
-		Valid    *bool           `json:"valid"`
-		Decision json.RawMessage `json:"decision"`
+func testReader[T any](t *testing.T, own, other []string, read func([]byte) (*T, bool), decode func([]byte) (*T, error)) {
+	t.Helper()
+	for i, answer := range slices.Concat(own, other) {
+		if ok := readsAlike(t, []byte(answer), read, decode); ok != (i < len(own)) {
+			t.Errorf("%s: read without encoding/json: %t", answer, ok)
+		}
 	}
-	if json.Unmarshal(answer, &r) != nil || r.Valid == nil {
-		return nil, false
-	}
-	r.VerifyReply.Valid = *r.Valid
-	ok := true
-	if r.Decision != nil {
-		r.VerifyReply.Decision, ok = decodeReply(r.Decision)
-	}
-	return &r.VerifyReply, ok
 }
 
 func TestRepliesAreReadLikeJSON(t *testing.T) {
 	t.Parallel()
-	for _, answer := range replies {
-		got, ok := limits.ReadReply([]byte(answer))
-		want, _ := decodeReply([]byte(answer))
-		if d := cmp.Diff(want, got); !ok || d != "" {
-			t.Errorf("%s: read %v %s", answer, ok, d)
-		}
-	}
-	for _, answer := range verifyReplies {
-		got, ok := limits.ReadVerifyReply([]byte(answer))
-		want, _ := decodeVerifyReply([]byte(answer))
-		if d := cmp.Diff(want, got); !ok || d != "" {
-			t.Errorf("%s: read %v %s", answer, ok, d)
-		}
-	}
-	for _, answer := range otherVerifyReplies {
-		if got, ok := limits.ReadVerifyReply([]byte(answer)); ok {
-			t.Errorf("%s: read as %+v, left to encoding/json it would be right", answer, got)
-		}
-	}
-	for _, answer := range otherReplies {
-		if got, ok := limits.ReadReply([]byte(answer)); ok {
-			t.Errorf("%s: read as %+v, left to encoding/json it would be right", answer, got)
-		}
-	}
+	testReader(t, replies, otherReplies, limits.ReadReply, limits.DecodeReply)
+	testReader(t, verifyReplies, otherVerifyReplies, limits.ReadVerifyReply, limits.DecodeVerifyReply)
 }
 
 // TestKeyDoesNotKeepItsAnswerInMemory: the middleware keeps thousands of keys, and a decision may be much larger than a key.
@@ -160,36 +130,19 @@ func TestLimitersWriteRepliesThatAreReadFast(t *testing.T) {
 	}
 }
 
-func FuzzReadReply(f *testing.F) {
-	for _, answer := range append(replies, otherReplies...) {
+func fuzzReader[T any](f *testing.F, seeds []string, read func([]byte) (*T, bool), decode func([]byte) (*T, error)) {
+	for _, answer := range seeds {
 		f.Add([]byte(answer))
 	}
-	f.Fuzz(func(t *testing.T, answer []byte) {
-		got, ok := limits.ReadReply(answer)
-		if !ok {
-			return
-		}
-		want, _ := decodeReply(answer)
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s", answer, d)
-		}
-	})
+	f.Fuzz(func(t *testing.T, answer []byte) { readsAlike(t, answer, read, decode) })
+}
+
+func FuzzReadReply(f *testing.F) {
+	fuzzReader(f, slices.Concat(replies, otherReplies), limits.ReadReply, limits.DecodeReply)
 }
 
 func FuzzReadVerifyReply(f *testing.F) {
-	for _, answer := range append(verifyReplies, otherVerifyReplies...) {
-		f.Add([]byte(answer))
-	}
-	f.Fuzz(func(t *testing.T, answer []byte) {
-		got, ok := limits.ReadVerifyReply(answer)
-		if !ok {
-			return
-		}
-		want, _ := decodeVerifyReply(answer)
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s", answer, d)
-		}
-	})
+	fuzzReader(f, slices.Concat(verifyReplies, otherVerifyReplies), limits.ReadVerifyReply, limits.DecodeVerifyReply)
 }
 
 func BenchmarkReadReply(b *testing.B) {
