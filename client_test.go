@@ -92,13 +92,13 @@ func TestClientRejectsInvalidUTF8(t *testing.T) {
 		for name, r := range map[string]limits.Request{
 			"key": limits.Per(key, 1, "1m"), "attribute": {Attributes: map[string]string{"user": key}},
 		} {
-			var e *limits.Error
-			if _, err := c.Consume(t.Context(), r); !errors.As(err, &e) || e.Status != 400 {
+			_, err := c.Consume(t.Context(), r)
+			if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 400 {
 				t.Errorf("%q as %s: %v, want 400", key, name, err)
 			}
 		}
-		var e *limits.Error
-		if err := c.LogRequest(limits.LogEntry{Key: key, Endpoint: "/", Method: "GET", Status: 200}); !errors.As(err, &e) || e.Status != 400 {
+		err := c.LogRequest(limits.LogEntry{Key: key, Endpoint: "/", Method: "GET", Status: 200})
+		if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 400 {
 			t.Errorf("%q in the log: %v, want 400", key, err)
 		}
 	}
@@ -164,8 +164,8 @@ func TestClientErrors(t *testing.T) {
 			subject := fmt.Sprintf("test.%d", i)
 			answer(t, nc, subject, func(string) *nats.Msg { return tt.answer })
 			raw, err := patient(nc).Do(t.Context(), subject, nil)
-			var e *limits.Error
-			if !errors.As(err, &e) {
+			e, ok := errors.AsType[*limits.Error](err)
+			if !ok {
 				t.Fatalf("got %v, want an *Error", err)
 			}
 			if d := cmp.Diff(tt.want, *e); d != "" {
@@ -266,8 +266,7 @@ func TestRequestOverMaxPayloadIsTooLarge(t *testing.T) {
 	_, recorded := c.Record(t.Context(), limits.Per(long, 1, "1m"))
 	for name, err := range map[string]error{"consume": consumed, "record": recorded,
 		"log": c.LogRequest(limits.LogEntry{Key: strings.Repeat("<", 256), Endpoint: "/", Method: "GET", Status: 200})} { // six bytes each
-		var e *limits.Error
-		if !errors.As(err, &e) || e.Status != 413 || e.Code != limits.CodeTooLarge {
+		if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 413 || e.Code != limits.CodeTooLarge {
 			t.Errorf("%s: %v, want 413 too_large", name, err)
 		}
 	}

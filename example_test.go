@@ -276,9 +276,7 @@ func ExampleError() {
 	client, done := exampleClient()
 	defer done()
 	_, err := client.Consume(context.Background(), limits.Per("k", 10, "1 minute"))
-
-	var e *limits.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*limits.Error](err); ok {
 		fmt.Println(e.Status, e.Code, e.Field, e.Temporary())
 	}
 	// Output: 400 invalid_window window false

@@ -141,8 +141,7 @@ func TestInvalidLogLineDoesNotDropOthers(t *testing.T) {
 	bad := good
 	bad.Method = strings.Repeat("X", limits.MaxMethodBytes+1)
 	err := limits.NewClient(nc).LogRequest(good, bad, good)
-	var e *limits.Error
-	if !errors.As(err, &e) || e.Status != 400 || e.Code != "invalid_method" || e.Field != "[1].method" {
+	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 400 || e.Code != "invalid_method" || e.Field != "[1].method" {
 		t.Errorf("error %v, want 400 invalid_method of [1].method", err)
 	}
 	if got := next(); strings.Count(got, `"key"`) != 2 {
@@ -158,8 +157,7 @@ func TestDoRejectsUsageSubject(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := patient(nc).Do(t.Context(), limits.SubjectUsage, []byte("{}"))
-	var e *limits.Error
-	if !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, "LogRequest") || errors.Is(err, context.DeadlineExceeded) {
+	if e, ok := errors.AsType[*limits.Error](err); !ok || e.Status != 400 || !strings.Contains(e.Message, "LogRequest") || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want 400 with the way out", err)
 	}
 }

@@ -102,15 +102,7 @@ func TestASilentServerIsLeftForAnother(t *testing.T) {
 // TestCallsReportWrongCredentials, since nats.Connect does not report them.
 func TestCallsReportWrongCredentials(t *testing.T) {
 	t.Parallel()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, Username: "u", Password: "right"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("NATS server not ready")
-	}
+	s := testenv.NATS(t, func(o *server.Options) { o.JetStream, o.Username, o.Password = false, "u", "right" })
 	tried := make(chan struct{}, 100)
 	nc := testenv.Connect(t, s.ClientURL(), limits.Reconnect(), nats.UserInfo("u", "wrong"),
 		nats.CustomReconnectDelay(func(int) time.Duration { tried <- struct{}{}; return 10 * time.Millisecond }))
@@ -121,7 +113,7 @@ func TestCallsReportWrongCredentials(t *testing.T) {
 			t.Fatalf("not tried again: %v", nc.LastError())
 		}
 	}
-	_, err = limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
+	_, err := limits.NewClient(nc).Consume(t.Context(), limits.Per("k", 1, "1m"))
 	if !errors.Is(err, nats.ErrDisconnected) || !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("refused: %v; want that it is the credentials", err)
 	}

@@ -22,16 +22,7 @@ func listening(port int, subjects ...string) *server.Options {
 
 func serve(t *testing.T, o *server.Options) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("NATS server not ready")
-	}
-	return s
+	return testenv.NATS(t, func(all *server.Options) { *all = *o })
 }
 
 // watched starts a watch and returns a channel with the error with which its sequence ends.

@@ -265,8 +265,7 @@ func TestWatchReportsLostEvents(t *testing.T) {
 func asUserWho(t *testing.T, permissions string) *nats.Conn {
 	t.Helper()
 	s := testenv.NATSConfig(t, "authorization { users: [ { user: u, password: p, permissions: {"+permissions+"} } ] }")
-	nc := testenv.Connect(t, s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	return nc
+	return testenv.Connect(t, s.ClientURL(), nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
 func TestWatchWithoutPermissionFails(t *testing.T) {

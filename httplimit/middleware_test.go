@@ -188,19 +188,10 @@ func TestFileRouteIsNormalized(t *testing.T) {
 	}
 }
 
-func TestRouteInFrontOfTheMux(t *testing.T) {
-	t.Parallel()
-	mux := http.NewServeMux()
-	mux.Handle("GET /things/{id}", hello)
-	if got := httplimit.RouteIn(mux)(httptest.NewRequest("GET", "/things/7", nil)); got != "GET /things/{id}" {
-		t.Errorf("route %q", got)
-	}
-}
-
 // silentService answers every request on subject with body, or not at all if body is empty. It returns the requests.
 func silentService(t *testing.T, subject, body string) (url string, requests <-chan string) {
 	t.Helper()
-	url = startNATS(t)
+	url = testenv.NATS(t).ClientURL()
 	nc := testenv.Connect(t, url)
 	got := make(chan string, 16)
 	_, err := nc.Subscribe(subject, func(m *nats.Msg) {

@@ -16,6 +16,7 @@ import (
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/httplimit"
 	"github.com/seed503877ad/limits/internal/app/apptest"
+	"github.com/seed503877ad/limits/internal/testenv"
 )
 
 // Two clients, like two processes, share one limit, and the server never gets more than it allows in any window.
@@ -82,7 +83,7 @@ func TestOutboundSendsNothingOutOfTurn(t *testing.T) {
 		t.Errorf("never: sent %d, body closed %v, error %v", sent, closed, err)
 	}
 	var e *limits.Error
-	if sent, closed, err := send(startNATS(t), 1); sent != 0 || !closed || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
+	if sent, closed, err := send(testenv.NATS(t).ClientURL(), 1); sent != 0 || !closed || !errors.As(err, &e) || e.Code != limits.CodeUnavailable {
 		t.Errorf("without a limiter: sent %d, body closed %v, error %v", sent, closed, err)
 	}
 	away, _ := silentService(t, limits.SubjectConsume, `{"allowed":true,"degraded":true,"key":"k","name":"1h","limit":1,"remaining":1}`)
