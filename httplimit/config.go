@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -151,12 +152,7 @@ func (c Config) withDefaults() Config {
 	if c.Charge == nil {
 		c.Charge = func(status int) bool { return status < http.StatusBadRequest }
 	}
-	if c.Deadline == 0 {
-		c.Deadline = DefaultDeadline
-	}
-	if c.FailStatus == 0 {
-		c.FailStatus = http.StatusServiceUnavailable
-	}
+	c.Deadline, c.FailStatus = cmp.Or(c.Deadline, DefaultDeadline), cmp.Or(c.FailStatus, http.StatusServiceUnavailable)
 	if c.Headers == nil {
 		c.Headers = []Headers{RateLimitFields, XRateLimitUnix}
 	}

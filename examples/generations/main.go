@@ -138,10 +138,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request) {
 // closes its half of the connection. The limits.Client has a timeout of its own.
 func (s *server) settle(ctx context.Context, job string, cents int64) error {
 	_, err := s.client.Settle(context.WithoutCancel(ctx), job, cents)
-	if e, ok := errors.AsType[*limits.Error](err); ok && e.Code == limits.CodeUnknownID {
-		return err
-	}
-	if err != nil {
+	if e, ok := errors.AsType[*limits.Error](err); err != nil && (!ok || e.Code != limits.CodeUnknownID) {
 		log.Printf("settle job %s at %d cents: %v; the reserved %d may stay charged", job, cents, err, maxCents)
 	}
 	return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"sync"
@@ -65,9 +66,4 @@ func (n *notifier) takeDigest(user string) []string {
 }
 
 // user identifies the caller. Here the caller may choose it; replace this by your authentication.
-func user(r *http.Request) string {
-	if name := r.Header.Get("X-User"); name != "" {
-		return name
-	}
-	return "nobody"
-}
+func user(r *http.Request) string { return cmp.Or(r.Header.Get("X-User"), "nobody") }
