@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 	"internal/alerts/channel":      {"internal/alerts"},
 	"internal/alerts/deliver":      {"internal/alerts", "internal/outage", "internal/redact"},
 
-	"examples/internal/exampletest": {"internal/app", "internal/app/apptest", "internal/testenv"}, // for tests only
+	"examples/internal/exampletest": {".", "internal/app", "internal/app/apptest", "internal/testenv"}, // for tests only
 }
 
 // TestImportsPointDown reads every file that is not a test, whatever its build tags. Tests may import what they need. An import

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,22 +133,9 @@ func TestConcurrentChargesKeepTheQuota(t *testing.T) {
 	exampletest.OnEachStore(t, func(t *testing.T, store string) {
 		s := serve(t, store, "policies.yaml")
 		s.row(t, "7")
-		var allowed atomic.Int64
-		var wait sync.WaitGroup
-		for range 100 {
-			wait.Go(func() {
-				reply, err := s.limiter.Consume(t.Context(), limits.Request{
-					Attributes: map[string]string{"user": "7", "endpoint": "POST /v1/bulk-enrich"}})
-				if err != nil {
-					t.Error(err)
-				} else if reply.Allowed {
-					allowed.Add(1)
-				}
-			})
-		}
-		wait.Wait()
-		if allowed.Load() != 50 {
-			t.Errorf("%d of 100 simultaneous charges were allowed; want 50", allowed.Load())
+		request := limits.Request{Attributes: map[string]string{"user": "7", "endpoint": "POST /v1/bulk-enrich"}}
+		if allowed := exampletest.AllowedAtOnce(t, 100, s.limiter, request); allowed != 50 {
+			t.Errorf("%d of 100 simultaneous charges were allowed; want 50", allowed)
 		}
 	})
 }

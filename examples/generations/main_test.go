@@ -336,14 +336,7 @@ func TestSimultaneousRequests(t *testing.T) {
 			"money":                {limits.Request{Policy: "money", Cost: 3}, 33},
 		} {
 			tt.request.Attributes = map[string]string{"user": name}
-			passed := exampletest.AtOnce(100, func(int) bool {
-				r, err := s.client.Consume(t.Context(), tt.request)
-				if err != nil {
-					t.Error(err)
-				}
-				return err == nil && r.Allowed
-			})
-			if passed != tt.want {
+			if passed := exampletest.AllowedAtOnce(t, 100, s.client, tt.request); passed != tt.want {
 				t.Errorf("%s: %d of 100 passed, want %d", name, passed, tt.want)
 			}
 		}

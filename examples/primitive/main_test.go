@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,14 +113,7 @@ func TestSimultaneousRequests(t *testing.T) {
 			"token_bucket":   {limits.Request{LimitSpec: limits.LimitSpec{Key: "at-once:bucket", Limit: 20, Window: "366d", Algorithm: limits.TokenBucket, Burst: 7}}, 27},
 			"policy":         {policy, 10},
 		} {
-			passed := exampletest.AtOnce(100, func(int) bool {
-				r, err := c.Consume(t.Context(), tt.request)
-				if err != nil {
-					t.Error(err)
-				}
-				return err == nil && r.Allowed
-			})
-			if passed != tt.want {
+			if passed := exampletest.AllowedAtOnce(t, 100, c, tt.request); passed != tt.want {
 				t.Errorf("%s: %d of 100 passed, want %d", name, passed, tt.want)
 			}
 		}
@@ -205,18 +197,14 @@ func TestOutboundCallsWait(t *testing.T) {
 		t.Cleanup(upstream.Close)
 		api := outbound(c, limits.Per("outbound:weather", 4, "500ms"), exampletest.Patience)
 		began := time.Now()
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				response, err := api.Get(upstream.URL)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				response.Body.Close()
-			})
-		}
-		all.Wait()
+		exampletest.AtOnce(8, func(int) bool {
+			response, err := api.Get(upstream.URL)
+			if err != nil {
+				t.Error(err)
+				return false
+			}
+			return response.Body.Close() == nil
+		})
 		if took := time.Since(began); took < 400*time.Millisecond || calls.Load() != 8 {
 			t.Errorf("8 calls at 4 per 500ms: %d reached the API, in %s", calls.Load(), took)
 		}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/app"
 	"github.com/seed503877ad/limits/internal/app/apptest"
 	"github.com/seed503877ad/limits/internal/testenv"
@@ -128,6 +129,18 @@ func AtOnce(n int, passes func(i int) bool) int64 {
 	}
 	all.Wait()
 	return passed.Load()
+}
+
+// AllowedAtOnce consumes n times concurrently, and returns how often that was allowed.
+func AllowedAtOnce(t *testing.T, n int, c *limits.Client, request limits.Request) int64 {
+	t.Helper()
+	return AtOnce(n, func(int) bool {
+		reply, err := c.Consume(t.Context(), request)
+		if err != nil {
+			t.Error(err)
+		}
+		return err == nil && reply.Allowed
+	})
 }
 
 // Until polls until done returns true. It is for effects that cannot be waited for, such as usage, which is written after the
