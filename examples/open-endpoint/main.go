@@ -69,7 +69,7 @@ func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Pre
 		Policy: httplimit.Text("signup"), // named, so that a request without an attribute is refused and does not pass
 		Attributes: map[string]httplimit.Attribute{
 			"ip":    httplimit.ClientIP(proxies...),
-			"email": func(r *http.Request) string { return formOf(r.Context()).email },
+			"email": emailOf,
 		},
 		Headers:  []httplimit.Headers{httplimit.XRateLimitUnix},
 		Body:     httplimit.JSONCode,
@@ -82,14 +82,12 @@ func handler(limiter *limits.Client, deadline time.Duration, proxies []netip.Pre
 	return mux
 }
 
-// form is the posted form.
-type form struct{ email string }
+// emailKey is the context key of the e-mail address in the posted form.
+type emailKey struct{}
 
-type formKey struct{}
-
-func formOf(ctx context.Context) form {
-	f, _ := ctx.Value(formKey{}).(form)
-	return f
+func emailOf(r *http.Request) string {
+	email, _ := r.Context().Value(emailKey{}).(string)
+	return email
 }
 
 // decoded reads the form before the limits are checked, because one of them is by its e-mail address. A form that is not
@@ -107,7 +105,7 @@ func decoded(next http.Handler) http.Handler {
 			fmt.Fprintln(w, `{"error":{"code":"INVALID_REQUEST","message":"want {\"email\":\"you@example.org\"}"}}`)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), formKey{}, form{address.Address})))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), emailKey{}, address.Address)))
 	})
 }
 
