@@ -225,14 +225,15 @@ func (q *waitQueue) insert(e *waiter) {
 // admits reports whether a waiter may wait until the end of the block, and tells it if not. If its deadline is near,
 // the queue opens early enough to leave half of the remaining time for the attempt that follows.
 func (q *waitQueue) admits(e *waiter) bool {
-	if e.deadline.IsZero() && q.ended == nil {
+	room, err := e.deadline.Sub(q.blockedUntil), q.ended
+	switch {
+	case err != nil:
+	case e.deadline.IsZero():
 		return true
+	case room < 0:
+		err = fmt.Errorf("free in %v: %w", max(0, time.Until(q.blockedUntil)), context.DeadlineExceeded)
 	}
-	room := e.deadline.Sub(q.blockedUntil)
-	if err := q.ended; err != nil || room < 0 {
-		if err == nil {
-			err = fmt.Errorf("free in %v: %w", max(0, time.Until(q.blockedUntil)), context.DeadlineExceeded)
-		}
+	if err != nil {
 		e.queue = nil
 		e.turn <- err
 		return false
