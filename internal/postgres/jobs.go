@@ -85,9 +85,7 @@ func (s *Store) Runs(ctx context.Context, f jobs.Filter) ([]jobs.Run, error) {
 	if f.Job != "" {
 		query, args = runsOfJobSQL, append(args, f.Job)
 	}
-	return read(ctx, s, "read runs", func(r *jobs.Run) []any {
-		return []any{&r.Job, &r.Scheduled, &r.Replica, &r.StartedAt, &r.EndedAt, &r.Outcome, &r.Note, &r.Error}
-	}, query, args...)
+	return read(ctx, s, "read runs", columns.OfRun, query, args...)
 }
 
 // PruneRuns implements [jobs.Store].
