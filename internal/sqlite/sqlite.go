@@ -129,7 +129,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = s.close()
+			s.close()
 			err = fmt.Errorf("open database %s: %w", cfg.Path, withAdvice(err))
 		}
 	}()
@@ -183,7 +183,7 @@ func (s *Store) connect(ctx context.Context, path string) (err error) {
 	s.reader = sql.OpenDB(&readers{s, dsn(path, "ro")})
 	s.reader.SetMaxOpenConns(maxReaders)
 	s.reader.SetMaxIdleConns(maxReaders)
-	return s.stmts.prepare(ctx, s.conn)
+	return s.stmts.prepare(s.conn)
 }
 
 // dsn returns the data source name of a file, with the settings of each connection.
@@ -219,24 +219,23 @@ func (s *Store) Close() {
 		<-s.foldLoopDone
 		s.foldAll()
 		s.writeLock <- struct{}{}
-		_ = s.close()
+		s.close()
 	})
 }
 
 // close closes what is open. The last connection that closes checkpoints the write-ahead log, so
 // that is the writer.
-func (s *Store) close() error {
-	var errs []error
+func (s *Store) close() {
 	if s.reader != nil {
-		errs = append(errs, s.reader.Close())
+		_ = s.reader.Close()
 	}
 	if s.conn != nil {
-		errs = append(errs, s.stmts.close(), s.conn.Close())
+		s.stmts.close()
+		_ = s.conn.Close()
 	}
 	if s.writer != nil {
-		errs = append(errs, s.writer.Close())
+		_ = s.writer.Close()
 	}
-	return errors.Join(errs...)
 }
 
 // Ping returns an error if the file cannot be read, or was moved or replaced.

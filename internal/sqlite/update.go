@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	codes "modernc.org/sqlite/lib"
@@ -18,15 +17,15 @@ type statements struct {
 	readJournal, insertJournal, deleteJournal              *sql.Stmt
 	readCounter, updateState, updateCounter, insertCounter *sql.Stmt
 	readReceipt, deleteReceipt, insertReceipt, insertEvent *sql.Stmt
-	all                                                    []*sql.Stmt
-	// byText holds other statements by their text, prepared when they are first used.
+	// byText holds these and others by their texts. The others are prepared when they are first used.
 	byText map[string]*sql.Stmt
 }
 
 // IMMEDIATE takes the file's write lock at the start: a read that turns into a write could fail.
 const beginSQL = `BEGIN IMMEDIATE`
 
-func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
+func (st *statements) prepare(conn *sql.Conn) (err error) {
+	st.byText = make(map[string]*sql.Stmt)
 	for _, s := range []struct {
 		to  **sql.Stmt
 		sql string
@@ -46,18 +45,15 @@ func (st *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&st.insertReceipt, insertReceiptSQL},
 		{&st.insertEvent, insertEventSQL},
 	} {
-		prepared, err := conn.PrepareContext(ctx, s.sql)
-		if err != nil {
-			return fmt.Errorf("prepare %s: %w", s.sql, err)
+		if *s.to, err = st.prepareOnce(conn, s.sql); err != nil {
+			return err
 		}
-		*s.to = prepared
-		st.all = append(st.all, prepared)
 	}
 	return nil
 }
 
-// prepareOnce prepares a statement once. It may be called only inside a transaction, and only with
-// constants.
+// prepareOnce prepares a statement once. It may be called only inside a transaction or while the
+// store opens, and only with constants.
 func (st *statements) prepareOnce(conn *sql.Conn, query string) (*sql.Stmt, error) {
 	if prepared := st.byText[query]; prepared != nil {
 		return prepared, nil
@@ -66,20 +62,14 @@ func (st *statements) prepareOnce(conn *sql.Conn, query string) (*sql.Stmt, erro
 	if err != nil {
 		return nil, fmt.Errorf("prepare %s: %w", query, err)
 	}
-	if st.byText == nil {
-		st.byText = make(map[string]*sql.Stmt)
-	}
 	st.byText[query] = prepared
-	st.all = append(st.all, prepared)
 	return prepared, nil
 }
 
-func (st *statements) close() error {
-	var errs []error
-	for _, s := range st.all {
-		errs = append(errs, s.Close())
+func (st *statements) close() {
+	for _, s := range st.byText {
+		_ = s.Close()
 	}
-	return errors.Join(errs...)
 }
 
 // Update implements [engine.Store]. Transactions run one after another, so [engine.ErrConflict] is
