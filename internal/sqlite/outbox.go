@@ -2,14 +2,13 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -60,11 +59,8 @@ func (s *Store) Relay(
 	}
 	defer release()
 	events, seqs, err := s.readOutbox(ctx, max)
-	if err != nil {
-		return 0, fmt.Errorf("read outbox: %w", err)
-	}
-	if len(events) == 0 {
-		return 0, nil
+	if err != nil || len(events) == 0 {
+		return 0, err
 	}
 	acked, publishErr := publish(ctx, events)
 	if len(acked) > 0 {
@@ -82,27 +78,24 @@ func (s *Store) Relay(
 
 // readOutbox returns events and the row number of each id.
 func (s *Store) readOutbox(ctx context.Context, max int) ([]engine.Event, map[string]int64, error) {
-	found, err := s.reader.QueryContext(ctx, readOutboxSQL, max)
+	type stored struct {
+		seq  int64
+		data []byte
+		engine.Event
+	}
+	found, err := read(ctx, s, "read outbox", func(r *stored) []any { return []any{&r.seq, &r.ID, &r.Type, &r.data} }, readOutboxSQL, max)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer found.Close()
-	var events []engine.Event
-	seqs := make(map[string]int64)
-	for found.Next() {
-		var e engine.Event
-		var seq int64
-		var data []byte
-		if err := found.Scan(&seq, &e.ID, &e.Type, &data); err != nil {
-			return nil, nil, err
+	events, seqs := make([]engine.Event, len(found)), make(map[string]int64, len(found))
+	for i := range found {
+		r := &found[i]
+		if err := json.Unmarshal(r.data, &r.Event, jsontext.AllowInvalidUTF8(true)); err != nil {
+			return nil, nil, fmt.Errorf("read outbox: decode event %s: %w", r.ID, err)
 		}
-		if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
-			return nil, nil, fmt.Errorf("decode event %s: %w", e.ID, err)
-		}
-		seqs[e.ID] = seq
-		events = append(events, e)
+		events[i], seqs[r.ID] = r.Event, r.seq
 	}
-	return events, seqs, found.Err()
+	return events, seqs, nil
 }
 
 func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[string]int64) (n int, err error) {
@@ -124,11 +117,9 @@ func (s *Store) deleteOutbox(ctx context.Context, acked []string, seqs map[strin
 }
 
 // Backlog returns how many events wait to be published.
-func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
-	if err := s.reader.QueryRowContext(ctx, countOutboxSQL).Scan(&n); err != nil {
-		return 0, fmt.Errorf("count outbox: %w", err)
-	}
-	return n, nil
+func (s *Store) Backlog(ctx context.Context) (int64, error) {
+	n, _, err := first(read(ctx, s, "count outbox", columns.One[int64], countOutboxSQL))
+	return n, err
 }
 
 // RefuseEvents marks events that the stream refuses as they are, so that OutboxAge leaves them out.
@@ -145,17 +136,14 @@ func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
 
 // OutboxAge returns how long the oldest event has waited, apart from refused ones; 0 if none waits.
 func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
-	var data []byte
-	err := s.reader.QueryRowContext(ctx, oldestEventSQL).Scan(&data)
-	var e engine.Event
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return 0, nil
-	case err == nil:
-		err = json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true))
+	const act = "read the oldest event"
+	data, found, err := first(read(ctx, s, act, columns.One[[]byte], oldestEventSQL))
+	if err != nil || !found {
+		return 0, err
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read the oldest event: %w", err)
+	var e engine.Event
+	if err := json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
+		return 0, fmt.Errorf("%s: %w", act, err)
 	}
 	return max(0, s.now().Sub(time.UnixMilli(e.Time))), nil
 }
