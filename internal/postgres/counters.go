@@ -90,12 +90,7 @@ func (s *Store) readBatch(ctx context.Context, b *pgx.Batch) error {
 		return fmt.Errorf("wait for earlier reads: %w", err)
 	}
 	defer release()
-	conn, err := s.conns.get(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	return conn.SendBatch(ctx, b).Close()
+	return s.onConn(ctx, func(c conn) error { return c.SendBatch(ctx, b).Close() })
 }
 
 // maxDirtyReads bounds the reads that are served while decisions wait, and maxDirtyRows the counters that they find: no read

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"fmt"
+
+	"github.com/seed503877ad/limits/internal/columns"
 )
 
 // Neither part is unique by itself: copies of a database share the time of its first migration, and
@@ -13,11 +15,9 @@ FROM pg_database d WHERE d.datname = current_database()`
 
 // Identity names the database: workers that share their counters have the same. The schema must
 // exist.
-func (s *Store) Identity(ctx context.Context) (id string, err error) {
-	if err := s.relay.QueryRow(ctx, identitySQL).Scan(&id); err != nil {
-		return "", fmt.Errorf("identify the database: %w", err)
-	}
-	return id, nil
+func (s *Store) Identity(ctx context.Context) (string, error) {
+	id, _, err := first(read(ctx, s, "identify the database", columns.One[string], identitySQL))
+	return id, err
 }
 
 const lastJournalRowSQL = `
@@ -42,9 +42,7 @@ SELECT EXISTS (
 // OtherJournal reports whether one of the rows, which were committed before the call, is not of this
 // journal. A copy of a server's files has the same identity, and its journal shows that it goes its
 // own way. Rows that were lost because a backup was restored look the same.
-func (s *Store) OtherJournal(ctx context.Context, seqs, tokens []int64) (other bool, err error) {
-	if err := s.relay.QueryRow(ctx, otherJournalSQL, seqs, tokens).Scan(&other); err != nil {
-		return false, fmt.Errorf("look for rows of another journal: %w", err)
-	}
-	return other, nil
+func (s *Store) OtherJournal(ctx context.Context, seqs, tokens []int64) (bool, error) {
+	other, _, err := first(read(ctx, s, "look for rows of another journal", columns.One[bool], otherJournalSQL, seqs, tokens))
+	return other, err
 }

@@ -84,7 +84,12 @@ func (s *Store) serveKeyReads(ctx context.Context) error {
 	for i, one := range reads {
 		ids[i] = one.question
 	}
-	all, err := s.readKeys(ctx, ids)
+	var all []keys.Key
+	err = s.onConn(ctx, func(c conn) error {
+		rows, err := c.Query(ctx, readKeysSQL, ids)
+		all, err = collect(rows, err, columns.OfKey)
+		return err
+	})
 	found := make(map[string]*keys.Key, len(all))
 	for i := range all {
 		found[all[i].ID] = &all[i]
@@ -93,16 +98,6 @@ func (s *Store) serveKeyReads(ctx context.Context) error {
 		one.end(found[one.question], err)
 	}
 	return nil
-}
-
-func (s *Store) readKeys(ctx context.Context, ids []string) ([]keys.Key, error) {
-	conn, err := s.conns.get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Release()
-	rows, err := conn.Query(ctx, readKeysSQL, ids)
-	return collect(rows, err, columns.OfKey)
 }
 
 // ListKeys implements [keys.Store].

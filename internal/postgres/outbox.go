@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/engine"
 )
 
@@ -204,11 +204,9 @@ func deleteOutbox(ctx context.Context, tx *batches, acked []string, seqs map[str
 }
 
 // Backlog returns how many events wait to be published.
-func (s *Store) Backlog(ctx context.Context) (n int64, err error) {
-	if err := s.relay.QueryRow(ctx, countOutboxSQL).Scan(&n); err != nil {
-		return 0, fmt.Errorf("count outbox: %w", err)
-	}
-	return n, nil
+func (s *Store) Backlog(ctx context.Context) (int64, error) {
+	n, _, err := first(read(ctx, s, "count outbox", columns.One[int64], countOutboxSQL))
+	return n, err
 }
 
 // RefuseEvents marks events that the stream refuses as they are, so that OutboxAge leaves them out.
@@ -219,18 +217,18 @@ func (s *Store) RefuseEvents(ctx context.Context, ids []string) error {
 
 // OutboxAge returns how long the oldest event has waited, apart from refused ones; 0 if none waits.
 func (s *Store) OutboxAge(ctx context.Context) (time.Duration, error) {
-	var data []byte
-	var now int64
-	err := s.relay.QueryRow(ctx, oldestEventSQL).Scan(&data, &now)
+	const act = "read the oldest event"
+	type stored struct {
+		data []byte
+		now  int64
+	}
+	r, found, err := first(read(ctx, s, act, func(r *stored) []any { return []any{&r.data, &r.now} }, oldestEventSQL))
+	if err != nil || !found {
+		return 0, err
+	}
 	var e engine.Event
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return 0, nil
-	case err == nil:
-		err = json.Unmarshal(data, &e, jsontext.AllowInvalidUTF8(true))
+	if err := json.Unmarshal(r.data, &e, jsontext.AllowInvalidUTF8(true)); err != nil {
+		return 0, fmt.Errorf("%s: %w", act, err)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read the oldest event: %w", err)
-	}
-	return max(0, time.Duration(now-e.Time)*time.Millisecond), nil
+	return max(0, time.Duration(r.now-e.Time)*time.Millisecond), nil
 }

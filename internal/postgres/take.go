@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -114,15 +115,10 @@ func (s *Store) Take(ctx context.Context, t alerts.TakeQuery, decide func(alerts
 func sortedUnique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
 func orderedGroups(all []alerts.GroupID) (rules, keys []string) {
-	sorted := slices.Compact(slices.SortedFunc(slices.Values(all), compareGroups))
+	sorted := slices.Compact(slices.SortedFunc(slices.Values(all), func(a, b alerts.GroupID) int {
+		return cmp.Or(strings.Compare(a.Rule, b.Rule), strings.Compare(a.Key, b.Key))
+	}))
 	return column(sorted, func(g *alerts.GroupID) string { return g.Rule }), column(sorted, func(g *alerts.GroupID) string { return g.Key })
-}
-
-func compareGroups(a, b alerts.GroupID) int {
-	if c := strings.Compare(a.Rule, b.Rule); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Key, b.Key)
 }
 
 // queueTakeState queues what locks and reads, with the clock last. The results fill taken.

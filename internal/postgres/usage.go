@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/seed503877ad/limits/internal/columns"
 	"github.com/seed503877ad/limits/internal/usage"
 )
 
@@ -54,13 +55,13 @@ func (s *Store) AddRequests(ctx context.Context, requests []usage.Request) error
 
 // insertUsage distinguishes a refused insert, which may be repeated, from one that may have been
 // committed. It acquires the connection first, because an error of that is of the first kind.
-func (s *Store) insertUsage(ctx context.Context, act, statement string, columns ...any) error {
+func (s *Store) insertUsage(ctx context.Context, act, statement string, values ...any) error {
 	conn, err := s.relay.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", act, err)
 	}
 	defer conn.Release()
-	_, err = conn.Exec(ctx, statement, columns...)
+	_, err = conn.Exec(ctx, statement, values...)
 	switch {
 	case err == nil:
 		return nil
@@ -201,12 +202,9 @@ DELETE FROM usage_requests WHERE ctid = ANY (ARRAY(
 )
 
 // RollupUsage implements [usage.Store]. Only whole hours are rolled up.
-func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (n int, err error) {
-	err = s.relay.QueryRow(ctx, rollupUsageSQL, before.Truncate(time.Hour).UnixMilli(), max).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("roll up usage: %w", err)
-	}
-	return n, nil
+func (s *Store) RollupUsage(ctx context.Context, before time.Time, max int) (int, error) {
+	n, _, err := first(read(ctx, s, "roll up usage", columns.One[int], rollupUsageSQL, before.Truncate(time.Hour).UnixMilli(), max))
+	return n, err
 }
 
 // PruneUsage implements [usage.Store].
