@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,9 +15,7 @@ func endOld(t *testing.T, s alerts.Store, o alerts.Overdue) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids := deliveryIDs(all)
-	slices.Sort(ids) // some have the same time
-	return ids
+	return sortedIDs(all)
 }
 
 func oldDeliveries(t *testing.T, s Store) {

@@ -40,6 +40,9 @@ func deliveryIDs(all []alerts.Delivery) (ids []string) {
 	return ids
 }
 
+// sortedIDs is for deliveries of which some may have the same time.
+func sortedIDs(all []alerts.Delivery) []string { return slices.Sorted(slices.Values(deliveryIDs(all))) }
+
 // dueIDs claims all deliveries that are due, for an hour.
 func dueIDs(t *testing.T, s alerts.Store, channel string) []string {
 	t.Helper()
@@ -112,9 +115,7 @@ func dueInOrder(t *testing.T, s Store) {
 	writeResults(t, s, alerts.DeliveryResult{ID: "a.raised/y", State: alerts.DeliverySent})
 	due := func(what, channel string, want ...string) {
 		t.Helper()
-		ids := dueIDs(t, s, channel)
-		slices.Sort(ids) // some have the same time
-		equal(t, what, ids, want)
+		equal(t, what, sortedIDs(claimDeliveries(t, s, channel, 100, time.Hour)), want)
 	}
 	due("where it waits", "x", "b.resolved/x", "c.resolved/x", "d.resolved/x")
 	due("where it was sent", "y", "a.resolved/y", "b.resolved/y", "c.resolved/y", "d.resolved/y")
@@ -232,9 +233,7 @@ func otherDeliveriesInHand(t *testing.T, s Store) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids := deliveryIDs(got)
-		slices.Sort(ids)
-		equal(t, "due for "+due.String(), ids, want)
+		equal(t, "due for "+due.String(), sortedIDs(got), want)
 	}
 }
 
@@ -262,9 +261,7 @@ func recallDeliveries(t *testing.T, s Store) {
 	recall(-time.Hour, 9, 0)
 	for _, channel := range []string{"x", "y", "z"} {
 		all := claimDeliveries(t, s, channel, 9, 48*time.Hour)
-		ids := deliveryIDs(all)
-		slices.Sort(ids)
-		equal(t, "due", ids, []string{"1/" + channel, "2/" + channel, "now/" + channel})
+		equal(t, "due", sortedIDs(all), []string{"1/" + channel, "2/" + channel, "now/" + channel})
 		equal(t, "as it was", fmt.Sprint(all[0].Attempts, " ", all[0].Error), "1 500")
 	}
 	recall(time.Hour, 99, 9)
@@ -292,16 +289,12 @@ func advanceDeliveries(t *testing.T, s Store) {
 		addDeliveries(t, s, channel, "latest.resolved", "new")
 	}
 	advance(1, 1)
-	first := claimDeliveries(t, s, "x", 9, time.Minute)
-	ids := deliveryIDs(first)
-	slices.Sort(ids) // some have the same time
-	equal(t, "with the next one, while the beginning of an alert waits", ids, []string{"late/x", "new/x"})
+	equal(t, "with the next one, while the beginning of an alert waits", sortedIDs(claimDeliveries(t, s, "x", 9, time.Minute)),
+		[]string{"late/x", "new/x"})
 	advance(9, 2)
 	advance(9, 0)
 	rest := claimDeliveries(t, s, "x", 9, time.Minute)
-	ids = deliveryIDs(rest)
-	slices.Sort(ids)
-	equal(t, "with the others", ids, []string{"later/x", "latest.raised/x"})
+	equal(t, "with the others", sortedIDs(rest), []string{"later/x", "latest.raised/x"})
 	equal(t, "as it was", fmt.Sprint(rest[0].Attempts, " ", rest[0].Error), "1 500")
 	advance(9, 0) // they are claimed
 	equal(t, "of the other channel", dueIDs(t, s, "y"), []string{"new/y"})

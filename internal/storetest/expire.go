@@ -70,9 +70,8 @@ func expireMax(t *testing.T, s Store) {
 	})
 	expire(t, s, 2, 4)
 	// Read without locking them, since the next Expire would skip locked rows.
-	left, _, err := s.List(within(t), "", engine.CounterID{}, 10)
-	if err != nil || len(left) != 3 || left[2].CounterID != ids[2] {
-		t.Errorf("left: %v, %v; want the three that expired last", left, err)
+	if left := list(t, s, "", engine.CounterID{}, 10); len(left) != 3 || left[2].CounterID != ids[2] {
+		t.Errorf("left: %v; want the three that expired last", left)
 	}
 	update(t, s, engine.Batch{IDs: []string{"0", "1", "2", "3", "4"}}, func(snap engine.Snapshot) engine.Changes {
 		var left []bool

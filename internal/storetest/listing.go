@@ -104,21 +104,24 @@ func listPrefix(t *testing.T, s Store) {
 	}
 }
 
+func list(t *testing.T, s Store, prefix string, after engine.CounterID, max int) []engine.StoredCounter {
+	t.Helper()
+	page, _, err := s.List(within(t), prefix, after, max)
+	if err != nil {
+		t.Fatalf("list %q: %v", prefix, err)
+	}
+	return page
+}
+
 func listPages(t *testing.T, s Store) {
 	fillAwkward(t, s)
 	fill(t, s, id("a", "1h"), id("a", "1d"), id("b", "1d"), id("b", "2m"))
 	for _, prefix := range []string{"", "a", "日"} {
-		whole, _, err := s.List(within(t), prefix, engine.CounterID{}, 1000)
-		if err != nil {
-			t.Fatalf("list: %v", err)
-		}
+		whole := list(t, s, prefix, engine.CounterID{}, 1000)
 		var got []engine.StoredCounter
 		var after engine.CounterID
 		for {
-			page, _, err := s.List(within(t), prefix, after, 3)
-			if err != nil {
-				t.Fatalf("list: %v", err)
-			}
+			page := list(t, s, prefix, after, 3)
 			if len(page) == 0 {
 				break
 			}
@@ -131,21 +134,9 @@ func listPages(t *testing.T, s Store) {
 		equal(t, "pages of "+prefix, keys(got), keys(whole))
 	}
 	// From an id that is not stored, before and after the prefix.
-	page, _, err := s.List(within(t), "b", id("a", "1m"), 1)
-	if err != nil {
-		t.Fatalf("list: %v", err)
-	}
-	equal(t, "from before the prefix", keys(page), []string{"b 1d"})
-	page, _, err = s.List(within(t), "b", id("b", "1e"), 1)
-	if err != nil {
-		t.Fatalf("list: %v", err)
-	}
-	equal(t, "from between", keys(page), []string{"b 1m"})
-	page, _, err = s.List(within(t), "b", id("c", ""), 1)
-	if err != nil {
-		t.Fatalf("list: %v", err)
-	}
-	equal(t, "from behind the prefix", keys(page), []string{})
+	equal(t, "from before the prefix", keys(list(t, s, "b", id("a", "1m"), 1)), []string{"b 1d"})
+	equal(t, "from between", keys(list(t, s, "b", id("b", "1e"), 1)), []string{"b 1m"})
+	equal(t, "from behind the prefix", keys(list(t, s, "b", id("c", ""), 1)), []string{})
 }
 
 // reset runs Reset as a dry run and then for real, and returns the remaining keys.
@@ -160,11 +151,7 @@ func reset(t *testing.T, s Store, sel engine.Selection, want int64) []string {
 			t.Errorf("reset %+v, dry %t: %d, want %d", sel, dry, n, want)
 		}
 	}
-	left, _, err := s.List(within(t), "", engine.CounterID{}, 10_000)
-	if err != nil {
-		t.Fatalf("list: %v", err)
-	}
-	return keys(left)
+	return keys(list(t, s, "", engine.CounterID{}, 10_000))
 }
 
 func resetKey(t *testing.T, s Store) {
@@ -206,12 +193,10 @@ func resetAll(t *testing.T, s Store) {
 func resetTakesTime(t *testing.T, s Store) {
 	begin := func() (at int64) {
 		t.Helper()
-		if err := s.Update(within(t), batch(id("a", "n")), func(snap engine.Snapshot) engine.Changes {
+		update(t, s, batch(id("a", "n")), func(snap engine.Snapshot) engine.Changes {
 			at = snap.Now
 			return write("1")(snap)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		return at
 	}
 	for range 50 {

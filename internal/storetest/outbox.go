@@ -91,6 +91,18 @@ func outboxAgeOfRefused(t *testing.T, s Store) {
 	backlog(t, s, 0)
 }
 
+// peek returns the first max events, and leaves them in the outbox.
+func peek(t *testing.T, s Store, max int) (events []engine.Event) {
+	t.Helper()
+	if _, err := s.Relay(within(t), max, func(_ context.Context, all []engine.Event) ([]string, error) {
+		events = all
+		return nil, nil
+	}); err != nil {
+		t.Fatalf("relay: %v", err)
+	}
+	return events
+}
+
 // relayed publishes the first n events.
 func relayed(t *testing.T, s Store, n int) {
 	t.Helper()
@@ -152,14 +164,7 @@ func relayPartial(t *testing.T, s Store) {
 	if n != 2 || !errors.Is(err, boom) {
 		t.Errorf("relay: %d, %v", n, err)
 	}
-	var left []string
-	if _, err := s.Relay(within(t), 10, func(_ context.Context, events []engine.Event) ([]string, error) {
-		left = idsOf(events)
-		return nil, nil
-	}); err != nil {
-		t.Errorf("relay: %v", err)
-	}
-	equal(t, "left", left, []string{"1", "3"})
+	equal(t, "left", idsOf(peek(t, s, 10)), []string{"1", "3"})
 	backlog(t, s, 2)
 }
 
@@ -173,9 +178,7 @@ func relayFails(t *testing.T, s Store) {
 		}
 	}
 	backlog(t, s, 3)
-	if n, err := s.Relay(within(t), 10, ack); n != 3 || err != nil {
-		t.Errorf("relay: %d, %v", n, err)
-	}
+	relayed(t, s, 3)
 }
 
 func relayPanics(t *testing.T, s Store) {
@@ -190,9 +193,7 @@ func relayPanics(t *testing.T, s Store) {
 			_, _ = s.Relay(within(t), 10, func(context.Context, []engine.Event) ([]string, error) { panic("boom") })
 		}()
 	}
-	if n, err := s.Relay(within(t), 10, ack); n != 2 || err != nil {
-		t.Errorf("relay: %d, %v", n, err)
-	}
+	relayed(t, s, 2)
 }
 
 func relayCanceled(t *testing.T, s Store) {
@@ -259,14 +260,7 @@ func eventFields(t *testing.T, s Store) {
 	update(t, s, engine.Batch{}, func(engine.Snapshot) engine.Changes {
 		return engine.Changes{Events: []engine.Event{want}}
 	})
-	var got []engine.Event
-	if _, err := s.Relay(within(t), 1, func(_ context.Context, events []engine.Event) ([]string, error) {
-		got = events
-		return nil, nil
-	}); err != nil {
-		t.Fatalf("relay: %v", err)
-	}
-	equal(t, "events", got, []engine.Event{want})
+	equal(t, "events", peek(t, s, 1), []engine.Event{want})
 }
 
 // eventOfInvalidText: text that is not UTF-8 holds up neither the decision nor the relay.
@@ -279,14 +273,7 @@ func eventOfInvalidText(t *testing.T, s Store) {
 	if _, err := s.OutboxAge(within(t)); err != nil {
 		t.Error(err)
 	}
-	var got []engine.Event
-	if _, err := s.Relay(within(t), 1, func(_ context.Context, events []engine.Event) ([]string, error) {
-		got = events
-		return nil, nil
-	}); err != nil {
-		t.Fatalf("relay: %v", err)
-	}
 	want := event("1")
 	want.Key, want.User = "a\uFFFDb", "\uFFFD"
-	equal(t, "events", got, []engine.Event{want})
+	equal(t, "events", peek(t, s, 1), []engine.Event{want})
 }

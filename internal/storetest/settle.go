@@ -96,13 +96,8 @@ func settleOnce(t *testing.T, s Store) {
 		}
 	}
 	var told []string
-	if _, err := s.Relay(within(t), 100, func(_ context.Context, events []engine.Event) ([]string, error) {
-		for _, v := range events {
-			told = append(told, fmt.Sprint(v.Type, " ", v.Key))
-		}
-		return nil, nil
-	}); err != nil {
-		t.Fatal(err)
+	for _, v := range peek(t, s, 100) {
+		told = append(told, fmt.Sprint(v.Type, " ", v.Key))
 	}
 	equal(t, "events", told, []string{"limits.warning b:more", "limits.exceeded b:more"})
 }
