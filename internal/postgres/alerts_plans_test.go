@@ -93,12 +93,10 @@ func TestAlertPlansBeforeAnalyze(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
 	conn := connect(t, s)
-	if _, err := conn.Exec(t.Context(), `SET statement_timeout = 0; ALTER TABLE alerts SET (autovacuum_enabled = off);
+	exec(t, conn, `SET statement_timeout = 0; ALTER TABLE alerts SET (autovacuum_enabled = off);
 INSERT INTO alerts SELECT 'a' || n, 'r', 'g' || n, 's' || n, 'limits.exceeded', 'u' || n % 500, 'p', n, n, CASE WHEN n % 10 = 0 THEN 0 ELSE n END, 'sent',
 	'', n, n, 0, '', '{}'
-FROM generate_series(1, 60000) n`); err != nil {
-		t.Fatal(err)
-	}
+FROM generate_series(1, 60000) n`)
 	wantPlans(t, conn, alertQueries, "never analyzed")
 }
 

@@ -66,7 +66,7 @@ func TestDeletedJournalRowsAreNotScanned(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	away := open(t, Config{URL: s.pool.Config().ConnString()})
-	setFoldPolicy(away, away.foldPolicy)
+	stopFoldLoop(away)
 	if got := state(t, away, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
@@ -92,7 +92,7 @@ func TestDeletedJournalRowsAreNotScanned(t *testing.T) {
 		}
 	}
 	begins := open(t, Config{URL: s.pool.Config().ConnString()})
-	setFoldPolicy(begins, begins.foldPolicy)
+	stopFoldLoop(begins)
 	both := map[string]*Store{"who begins": begins, "who was away": away}
 	for name, s := range both {
 		if got := state(t, s, "a"); got != "1" {

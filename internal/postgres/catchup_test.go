@@ -21,16 +21,13 @@ func manyKeys() (keys []string) {
 func TestCountersFoldedByOthersAreClean(t *testing.T) {
 	t.Parallel()
 	s, other := twoStores(t)
-	setFoldPolicy(s, s.foldPolicy)
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(s, other)
 	update(t, other, batch(manyKeys()...), setForever("1"))
 	for i, want := range []int{len(manyKeys()), 0} {
 		if got := state(t, s, "key:0"); got != "1" || s.cache.dirty.n != want {
 			t.Errorf("read %d: the state is %q, and %d counters are dirty; want %d", i, got, s.cache.dirty.n, want)
 		}
-		if _, err := other.foldSome(t.Context(), func() int { return want }); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, other, want)
 	}
 }
 
@@ -39,7 +36,7 @@ func TestCountersFoldedByOthersAreClean(t *testing.T) {
 func TestCounterFoldedAndChangedIsDirtySinceThen(t *testing.T) {
 	t.Parallel()
 	s, other := twoStores(t)
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	setFoldPolicy(other, storetest.FoldPolicies[0]) // which folds with each transaction
 	for _, want := range []string{"1", "2"} {
 		update(t, other, batch("a"), setForever(want))
@@ -54,8 +51,7 @@ func TestCounterFoldedAndChangedIsDirtySinceThen(t *testing.T) {
 func TestJournalOfKilledWorkerIsTrimmed(t *testing.T) {
 	t.Parallel()
 	killed, idle := twoStores(t)
-	setFoldPolicy(killed, killed.foldPolicy)
-	setFoldPolicy(idle, idle.foldPolicy)
+	stopFoldLoop(killed, idle)
 	update(t, killed, batch("a"), setForever("1"))
 	if got := state(t, idle, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
@@ -78,13 +74,10 @@ func TestJournalOfKilledWorkerIsTrimmed(t *testing.T) {
 func TestFoldsBeforeRestoreAreForgotten(t *testing.T) {
 	t.Parallel()
 	s, other := twoStores(t)
-	setFoldPolicy(s, s.foldPolicy)
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(s, other)
 	other.shuttingDown = true // so that the journal begins with the row of a, from which on all are needed
 	update(t, other, batch("before"), setForever("1"))
-	if _, err := other.foldSome(t.Context(), func() int { return 1 }); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, other, 1)
 	update(t, other, batch("a"), setForever("1"))
 	update(t, other, batch(manyKeys()...), setForever("1"))
 	conn := connect(t, s)
@@ -92,9 +85,7 @@ func TestFoldsBeforeRestoreAreForgotten(t *testing.T) {
 	if got := state(t, s, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
-	if _, err := other.foldSome(t.Context(), func() int { return 1 }); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, other, 1)
 	s.optimistic.skips = 1
 	update(t, s, batch("a"), nothing)
 	if s.foldedTo == nil {
@@ -128,8 +119,7 @@ func TestJournalOfSeveralPagesIsRead(t *testing.T) {
 func TestSizeOfReadJournalCounts(t *testing.T) {
 	t.Parallel()
 	s, other := twoStores(t)
-	setFoldPolicy(s, s.foldPolicy)
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(s, other)
 	for _, key := range []string{"a", "b", "c"} {
 		update(t, other, batch(key), setForever("12345"))
 	}

@@ -54,7 +54,7 @@ func expire(t *testing.T, s *Store, max, want int) {
 func TestExpireCommitsWithoutSync(t *testing.T) {
 	t.Parallel()
 	s, resting := twoStores(t)
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	resting.Rest(t.Context(), true)
 	conn := connect(t, s)
 	for _, sql := range []string{
@@ -69,10 +69,8 @@ func TestExpireCommitsWithoutSync(t *testing.T) {
 	update(t, s, batch("x"), setUntil("1", 1<<45))
 	for name, s := range map[string]*Store{"decides": s, "rests": resting} {
 		exec(t, conn, `TRUNCATE seen`)
-		if _, err := conn.Exec(t.Context(), `INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('old', '1m', '{}', '', 1);
-			INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES ('old', '', '', 1)`); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, conn, `INSERT INTO counters (key, name, spec, state, expires_at) VALUES ('old', '1m', '{}', '', 1);
+			INSERT INTO receipts (id, fingerprint, answer, expires_at) VALUES ('old', '', '', 1)`)
 		if n, err := s.Expire(t.Context(), 1); n != 2 || err != nil {
 			t.Errorf("who %s removed %d, %v", name, n, err)
 		}
@@ -106,7 +104,7 @@ func makeDirty(t *testing.T, s *Store, n int, expires int64) {
 func TestExpireReadsNoMoreThanItRemoves(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	makeDirty(t, s, 300, 1)
 	execute(t, s, `INSERT INTO counters SELECT 'old' || i, '1m', '{}', '', 2 FROM generate_series(1, 1000) i`)
 	before := indexReads(t, s, "counters_expires_at")
@@ -121,7 +119,7 @@ func TestExpireReadsNoMoreThanItRemoves(t *testing.T) {
 func TestExpireAcquiresConnectionBeforeWriteLock(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	release, err := acquire(t.Context(), s.writeLock)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +143,7 @@ func TestExpireAcquiresConnectionBeforeWriteLock(t *testing.T) {
 func TestExpireContinuesPastRowsOfDirtyCounters(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	const dirty, others = 2*expireBatch + 1, 10
 	makeDirty(t, s, dirty, 1<<45)
 	execute(t, s, fmt.Sprintf(`INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(0, %d) i;
@@ -162,7 +160,7 @@ func TestExpireContinuesPastRowsOfDirtyCounters(t *testing.T) {
 func TestExpireDoesNotRescanDeletedRows(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	backup(t, s)
 	const gone, few, times = 20000, 500, 11
 	const left = few*times + few/5
@@ -195,7 +193,7 @@ func TestExpireDoesNotRescanDeletedRows(t *testing.T) {
 func TestExpireEndsWhenAllRowsAreLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	s.counterScan.limit = 2
 	execute(t, s, `INSERT INTO counters SELECT 'k' || i, '1m', '{}', '', 1 FROM generate_series(1, 5) i`)
 	tx := backup(t, s)
@@ -211,7 +209,7 @@ func TestExpireEndsWhenAllRowsAreLocked(t *testing.T) {
 func TestExpireChecksRowsAgain(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	execute(t, s, `INSERT INTO counters VALUES ('live', '1m', '{}', '', 1::bigint << 45);
 		INSERT INTO receipts VALUES ('live', '', '', 1::bigint << 45)`)
 	for table, found := range map[string]*expiryScan{"counters": &s.counterScan, "receipts": &s.receiptScan} {
@@ -230,16 +228,14 @@ func TestExpireChecksRowsAgain(t *testing.T) {
 func TestExpiredCounterOfFirstJournalRowStaysRemoved(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	s.shuttingDown = true
 	update(t, s, batch("x", "y"), func(snap engine.Snapshot) engine.Changes {
 		c := setForever("old")(snap)
 		c.Counters[0].ExpiresAt = 1
 		return c
 	})
-	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, s, 1)
 	expire(t, s, 10, 1)
 	begins := open(t, Config{URL: s.pool.Config().ConnString()})
 	if x, y := state(t, begins, "x"), state(t, begins, "y"); x != "" || y != "old" {

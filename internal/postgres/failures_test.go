@@ -178,7 +178,7 @@ func TestCommitAnswerLost(t *testing.T) {
 	s := open(t, Config{URL: proxy.url})
 	update(t, s, batch("a"), set("before"))
 	err := s.Update(t.Context(), batch("a"), func(snap engine.Snapshot) engine.Changes {
-		proxy.cut()
+		proxy.setCutting(true)
 		return set("after")(snap)
 	})
 	if !errors.Is(err, engine.ErrCommitUnknown) || errors.Is(err, engine.ErrConflict) {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
 )
@@ -15,18 +17,11 @@ func setForever(state string) func(engine.Snapshot) engine.Changes { return setU
 // table returns the states in the table, whatever the journal says.
 func table(t *testing.T, s *Store) map[string]string {
 	t.Helper()
-	rows, err := s.pool.Query(t.Context(), `SELECT key, convert_from(state, 'UTF8') FROM counters`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
 	all := make(map[string]string)
-	for rows.Next() {
-		var key, state string
-		if err := rows.Scan(&key, &state); err != nil {
-			t.Fatal(err)
-		}
-		all[key] = state
+	var key, state string
+	rows, _ := s.pool.Query(t.Context(), `SELECT key, convert_from(state, 'UTF8') FROM counters`)
+	if _, err := pgx.ForEachRow(rows, []any{&key, &state}, func() error { all[key] = state; return nil }); err != nil {
+		t.Fatal(err)
 	}
 	return all
 }
@@ -36,8 +31,7 @@ func table(t *testing.T, s *Store) map[string]string {
 func openAsSoleWriter(t *testing.T) *Store {
 	t.Helper()
 	before, s := twoStores(t)
-	setFoldPolicy(before, before.foldPolicy)
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(before, s)
 	update(t, before, batch("a", "b", "c"), setForever("1"))
 	before.foldAll()
 	if got := state(t, s, "a"); got != "1" {
@@ -97,9 +91,7 @@ func TestMovedCounterIsFolded(t *testing.T) {
 			update(t, s, batch("a", "b", "c"), nothing)
 			row := func(key string) *row { return s.cache.get(engine.CounterID{Key: key, Name: "1m"}) }
 			row("a").ctid = row(c.at).ctid
-			if _, err := s.pool.Exec(t.Context(), c.sql); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, s.pool, c.sql)
 			update(t, s, batch("a", "b"), setForever("2"))
 			expectTable(t, "changed", s, c.left, 2) // which of both has moved is unknown
 			s.foldAll()
@@ -133,7 +125,7 @@ func TestNoWriteThroughWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(other)
 	update(t, other, batch("b"), setForever("other"))
 	update(t, s, batch("a"), setForever("2"))
 	expectTable(t, "another wrote before", s, map[string]string{"a": "1", "b": "1", "c": "1"}, 2)
@@ -183,7 +175,7 @@ func TestInfrequentReaderKeepsItsCache(t *testing.T) {
 func infrequentReader(t *testing.T, age func(*journal.Mark)) {
 	s := openAsSoleWriter(t)
 	other := open(t, Config{URL: s.pool.Config().ConnString()})
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(other)
 	rows := func() (n int) {
 		t.Helper()
 		scan(t, s.pool, `SELECT count(*) FROM journal`, &n)

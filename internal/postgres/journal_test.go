@@ -68,11 +68,27 @@ func TestDecodeInvalidContent(t *testing.T) {
 	}
 }
 
-// setFoldPolicy sets when transactions fold, and stops foldLoop, which would fold at any moment.
+// setFoldPolicy sets when transactions fold, and stops foldLoop.
 func setFoldPolicy(s *Store, p journal.Policy) {
-	s.cancel()
-	<-s.foldLoopDone
-	s.foldPolicy, s.foldTimeout = p, time.Minute // which a busy machine may need
+	stopFoldLoop(s)
+	s.foldPolicy = p
+}
+
+// stopFoldLoop stops foldLoop, which would fold at any moment.
+func stopFoldLoop(all ...*Store) {
+	for _, s := range all {
+		s.cancel()
+		<-s.foldLoopDone
+		s.foldTimeout = time.Minute // which a busy machine may need
+	}
+}
+
+// fold folds up to n counters.
+func fold(t *testing.T, s *Store, n int) {
+	t.Helper()
+	if _, err := s.foldSome(t.Context(), func() int { return n }); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // kill ends a store as if its process was killed: it folds nothing.
@@ -217,9 +233,7 @@ func TestDamagedJournal(t *testing.T) {
 	for _, state := range []string{"1", "2", "3"} {
 		write(t, s, state)
 	}
-	if _, err := connect(t, s).Exec(t.Context(), `UPDATE journal SET changes = set_byte(changes, 6, get_byte(changes, 6) # 16) WHERE seq = 2`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, connect(t, s), `UPDATE journal SET changes = set_byte(changes, 6, get_byte(changes, 6) # 16) WHERE seq = 2`)
 	fresh := open(t, Config{URL: s.pool.Config().ConnString()})
 	err := fresh.Update(t.Context(), batch("a"), set("4"))
 	if err == nil || !strings.Contains(err.Error(), "row 2 of table journal is damaged") {
@@ -291,7 +305,7 @@ func TestExpiredDirtyRowsAreFound(t *testing.T) {
 func TestFoldOfFewerDirtyRowsThanAsked(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	update(t, s, batch("a"), set("1"))
 	more, err := s.foldSome(t.Context(), func() int { return 2 })
 	if dirty := s.cache.dirty.n; !more || err != nil || dirty != 0 {
@@ -303,8 +317,7 @@ func TestFoldOfFewerDirtyRowsThanAsked(t *testing.T) {
 func TestIdleWorkerEvictsCleanRows(t *testing.T) {
 	t.Parallel()
 	idle, busy := twoStores(t)
-	setFoldPolicy(idle, idle.foldPolicy)
-	setFoldPolicy(busy, busy.foldPolicy)
+	stopFoldLoop(idle, busy)
 	update(t, idle, batch("first"), set("1"))
 	const batches = 2 * maxCleanLag
 	const each = maxRows * 11 / 10 / batches
@@ -316,12 +329,8 @@ func TestIdleWorkerEvictsCleanRows(t *testing.T) {
 		update(t, busy, batch(keys...), set("1"))
 	}
 	for range batches - 1 { // all at once would delete rows that the idle one has not read
-		if _, err := busy.foldSome(t.Context(), func() int { return each }); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := idle.foldSome(t.Context(), func() int { return 0 }); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, busy, each)
+		fold(t, idle, 0)
 	}
 	if clean, dirty := idle.cache.clean.n, idle.cache.dirty.n; clean > max(cleanReserve, maxRows-dirty) || dirty > each*batches/2 {
 		t.Errorf("%d clean rows and %d dirty ones of %d", clean, dirty, each*batches)
@@ -350,9 +359,7 @@ func expiredButNamed(t *testing.T, s *Store) {
 	}{{"x", 1}, {"y", 1 << 45}, {"x", 1}} {
 		update(t, s, batch(w.key), setUntil("old", w.expires))
 	}
-	if _, err := s.foldSome(t.Context(), func() int { return 1 }); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, s, 1)
 }
 
 // Another worker charges an expired counter again, while the one that has removed it from the table
@@ -360,8 +367,7 @@ func expiredButNamed(t *testing.T, s *Store) {
 func TestExpireKeepsCounterChargedMeanwhile(t *testing.T) {
 	t.Parallel()
 	a, b := twoStores(t)
-	setFoldPolicy(a, a.foldPolicy)
-	setFoldPolicy(b, b.foldPolicy)
+	stopFoldLoop(a, b)
 	const future = 1 << 45
 	expiredButNamed(t, a)
 	update(t, b, batch("z"), setUntil("1", future))
@@ -386,7 +392,7 @@ func TestExpireKeepsCounterChargedMeanwhile(t *testing.T) {
 func TestExpiredCounterStaysRemovedAfterLookup(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	expiredButNamed(t, s)
 	update(t, s, batch("x"), nothing)
 	if n, err := s.Expire(t.Context(), 10); n != 1 || err != nil {
@@ -402,7 +408,7 @@ func TestExpiredCounterStaysRemovedAfterLookup(t *testing.T) {
 func TestExpireRemovesNothingAfterCacheReset(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{lockTimeout: 10 * time.Second})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	expiredButNamed(t, s)
 	other := begin(t, s, turnSQL)
 	expired := make(chan error, 1)

@@ -24,7 +24,7 @@ import (
 // effect.
 func TestSessionPoolerIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{URL: startPooler(t, testenv.Postgres(t), pool), decisionIdle: decisionIdle})
+	s := open(t, Config{URL: serveBefore(t, testenv.Postgres(t), pool), decisionIdle: decisionIdle})
 	if err := s.CheckSessions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestSessionPoolerIsAccepted(t *testing.T) {
 func TestTransactionPoolerIsRejected(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
-	url := startPooler(t, testenv.Postgres(t), p.pool)
+	url := serveBefore(t, testenv.Postgres(t), p.pool)
 	t.Cleanup(p.close)
 	check := func(act string, err error) {
 		if !errors.Is(err, ErrPooled) || !strings.Contains(err.Error(), "check sessions of 127.0.0.1:") {
@@ -73,7 +73,7 @@ func TestTransactionPoolerIsRejected(t *testing.T) {
 func TestPoolerWithoutFreeSession(t *testing.T) {
 	t.Parallel()
 	p := &transactions{}
-	url := startPooler(t, testenv.Postgres(t), p.pool) + "&connect_timeout=1"
+	url := serveBefore(t, testenv.Postgres(t), p.pool) + "&connect_timeout=1"
 	t.Cleanup(p.close)
 	p.busy.Lock()
 	defer p.busy.Unlock()
@@ -113,8 +113,8 @@ func TestReusedPoolerSession(t *testing.T) {
 	}
 }
 
-// startPooler starts a pooler in front of the server, and returns its URL.
-func startPooler(t *testing.T, target string, pool func(client net.Conn, cfg *pgx.ConnConfig)) string {
+// serveBefore serves clients in front of a server, each in a goroutine, and returns the URL for them.
+func serveBefore(t *testing.T, target string, serve func(client net.Conn, cfg *pgx.ConnConfig)) string {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(target)
 	if err != nil {
@@ -131,7 +131,7 @@ func startPooler(t *testing.T, target string, pool func(client net.Conn, cfg *pg
 			if err != nil {
 				return
 			}
-			go pool(client, cfg)
+			go serve(client, cfg)
 		}
 	}()
 	u, err := url.Parse(target)

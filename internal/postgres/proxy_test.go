@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,44 +45,21 @@ type proxy struct {
 
 func startProxy(t *testing.T, target string) *proxy {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	u, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := new(proxy)
-	p.network, p.backend = pgconn.NetworkAddress(cfg.Host, cfg.Port)
-	u.Host = l.Addr().String()
-	q := u.Query()
-	q.Del("host")
-	u.RawQuery = q.Encode()
-	p.url = u.String()
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			p.mu.Lock()
-			p.accepted++
-			number, age, delay, network, backend := p.accepted, p.generation, p.acceptDelay, p.network, p.backend
-			p.mu.Unlock()
-			server, err := net.Dial(network, backend)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			time.AfterFunc(delay, func() { p.pass(client, server, number, age) })
+	p.redirect(t, target)
+	p.url = serveBefore(t, target, func(client net.Conn, _ *pgx.ConnConfig) {
+		p.mu.Lock()
+		p.accepted++
+		number, age, delay, network, backend := p.accepted, p.generation, p.acceptDelay, p.network, p.backend
+		p.mu.Unlock()
+		server, err := net.Dial(network, backend)
+		if err != nil {
+			_ = client.Close()
+			return
 		}
-	}()
+		<-time.After(delay)
+		p.pass(client, server, number, age)
+	})
 	return p
 }
 
@@ -134,8 +110,6 @@ func (p *proxy) pass(client, server net.Conn, number, age int) {
 	}
 }
 
-func (p *proxy) cut() { p.setCutting(true) }
-
 func (p *proxy) setCutting(cutting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,23 +118,14 @@ func (p *proxy) setCutting(cutting bool) {
 
 // loseAnswers closes each existing connection when the server answers, and loseRequests when the
 // client sends, before the server receives it.
-func (p *proxy) loseAnswers() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.loseAnswersTo, p.answerBytes = p.accepted, 0
-}
+func (p *proxy) loseAnswers()  { p.breakAnswers(0) }
+func (p *proxy) loseRequests() { p.delayRequests(0) }
 
 // breakAnswers is loseAnswers, but forwards so many bytes of the answer.
 func (p *proxy) breakAnswers(heard int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loseAnswersTo, p.answerBytes = p.accepted, heard
-}
-
-func (p *proxy) loseRequests() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.loseRequestsTo, p.requestDelay = p.accepted, 0
 }
 
 // loseAnswersOfNext is loseAnswers, also for the next n connections.

@@ -18,7 +18,7 @@ func rows(t *testing.T, s *Store) (n int, last int64) {
 func TestRestingStoreDoesNotWriteJournal(t *testing.T) {
 	t.Parallel()
 	worker, alerter := twoStores(t)
-	setFoldPolicy(worker, worker.foldPolicy)
+	stopFoldLoop(worker)
 	alerter.Rest(t.Context(), true)
 	expiredButNamed(t, worker)
 	if got := state(t, alerter, "x"); got != "old" {
@@ -39,8 +39,7 @@ func TestRestingStoreDoesNotWriteJournal(t *testing.T) {
 func TestRestingStoreDoesNotReadJournal(t *testing.T) {
 	t.Parallel()
 	worker, rests := twoStores(t)
-	setFoldPolicy(worker, worker.foldPolicy)
-	setFoldPolicy(rests, rests.foldPolicy)
+	stopFoldLoop(worker, rests)
 	update(t, rests, batch("a"), setForever("1"))
 	began := rests.lastSeq
 	rests.Rest(t.Context(), true)
@@ -58,8 +57,7 @@ func TestRestingStoreDoesNotReadJournal(t *testing.T) {
 func TestStoreThatReadNoJournalFoldsNothing(t *testing.T) {
 	t.Parallel()
 	worker, other := twoStores(t)
-	setFoldPolicy(worker, worker.foldPolicy)
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(worker, other)
 	update(t, worker, batch("a"), setForever("1"))
 	more, err := other.foldSome(t.Context(), func() int { return 1 })
 	if more || err != nil || other.loaded {
@@ -73,7 +71,7 @@ func TestRowsDeletedByOthersAreNotDeletedAgain(t *testing.T) {
 	t.Parallel()
 	busy := openAsSoleWriter(t)
 	idle := open(t, Config{URL: busy.pool.Config().ConnString()})
-	setFoldPolicy(idle, idle.foldPolicy)
+	stopFoldLoop(idle)
 	if got := state(t, idle, "a"); got != "1" {
 		t.Fatalf("a is %q", got)
 	}
@@ -114,9 +112,7 @@ func TestCleanStopAfterPauseLeavesOneRow(t *testing.T) {
 	update(t, s, batch("new"), setForever("1"))
 	for n := range 4 {
 		s.nextRetainFrom.At = s.nextRetainFrom.At.Add(-retainTime)
-		if _, err := s.foldSome(t.Context(), func() int { return max(0, 1-n) }); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, s, max(0, 1-n))
 	}
 	s.foldAll()
 	if n, _ := rows(t, s); n != 1 {
@@ -128,8 +124,7 @@ func TestCleanStopAfterPauseLeavesOneRow(t *testing.T) {
 func TestStopFoldsJournalOfKilledWorker(t *testing.T) {
 	t.Parallel()
 	killed, next := twoStores(t)
-	setFoldPolicy(killed, killed.foldPolicy)
-	setFoldPolicy(next, next.foldPolicy)
+	stopFoldLoop(killed, next)
 	update(t, killed, batch("a"), setForever("1"))
 	if err := next.PingDecisions(t.Context()); err != nil {
 		t.Fatal(err)
@@ -146,7 +141,7 @@ func TestStopFoldsJournalOfKilledWorker(t *testing.T) {
 func TestStopLeavesJournalToActiveWorker(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{lockTimeout: 10 * time.Second})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	update(t, s, batch("a"), setForever("1"))
 	other := begin(t, s, turnSQL)
 	stopped := make(chan struct{})
@@ -165,8 +160,7 @@ func TestStopLeavesJournalToActiveWorker(t *testing.T) {
 func TestWorkerThatMissedRowsForgetsAllDenials(t *testing.T) {
 	t.Parallel()
 	s, other := twoStores(t)
-	setFoldPolicy(s, s.foldPolicy)
-	setFoldPolicy(other, other.foldPolicy)
+	stopFoldLoop(s, other)
 	ask := func() (others engine.Others) {
 		t.Helper()
 		update(t, s, batch("a"), func(snap engine.Snapshot) engine.Changes { // may be asked twice

@@ -209,7 +209,7 @@ func TestCanceledDecisionIsNotInDoubt(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	s := open(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	write(t, s, "1")
 	for name, skips := range map[string]int{"optimistic": 0, "in turn": 1} {
 		s.optimistic.skips = skips
@@ -396,7 +396,7 @@ func TestLostTurnIsNoticed(t *testing.T) {
 // by then, together with later ones.
 func TestJournalRowIsNotAppendedToDeletedRows(t *testing.T) {
 	s := open(t, Config{lockTimeout: 10 * time.Second})
-	setFoldPolicy(s, s.foldPolicy)
+	stopFoldLoop(s)
 	write(t, s, "1")
 	write(t, s, "2")
 	s.clock.record(s.clock.now, time.Now().Add(-5*time.Second), time.Now()) // so that the decision may be late
@@ -423,9 +423,7 @@ func TestJournalRowIsNotAppendedToDeletedRows(t *testing.T) {
 func TestSessionsOverrideDatabaseDefaults(t *testing.T) {
 	s := open(t, Config{})
 	for _, name := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
-		if _, err := connect(t, s).Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+name+`', current_database()); END $$`); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, connect(t, s), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+name+`', current_database()); END $$`)
 		behind := open(t, Config{URL: s.pool.Config().ConnString()})
 		for _, state := range []string{"1", "2"} {
 			if err := behind.Update(t.Context(), batch("a"), set(state)); err != nil {
@@ -436,9 +434,7 @@ func TestSessionsOverrideDatabaseDefaults(t *testing.T) {
 		if err := behind.pool.QueryRow(t.Context(), `SHOW transaction_isolation`).Scan(&isolation); err != nil || isolation != "read committed" {
 			t.Errorf("%s: %s, %v", name, isolation, err)
 		}
-		if _, err := behind.pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$`); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, behind.pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$`)
 	}
 }
 

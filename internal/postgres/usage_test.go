@@ -55,9 +55,7 @@ func TestReportHasTimeoutOfItsJob(t *testing.T) {
 				1::bigint AS allowed, 1::bigint AS denied, 1::bigint AS cost, 1::bigint AS peak
 			FROM pg_settings, pg_sleep(0.4) WHERE name = 'statement_timeout'`,
 	} {
-		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, s.pool, sql)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
