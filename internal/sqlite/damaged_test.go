@@ -53,11 +53,7 @@ func TestUnreadableSchemaVersionErrorSaysWhatToDo(t *testing.T) {
 func TestLockedFileErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
-	s, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := open(t, Config{Path: path})
 	tool, err := sql.Open("sqlite", dsn(path, "rw"))
 	if err != nil {
 		t.Fatal(err)
@@ -91,15 +87,11 @@ func TestErrorOfSecondWriterSaysWhatToDo(t *testing.T) {
 // write any file.
 func TestReadOnlyFileErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
-	s, err := Open(t.Context(), Config{Path: filepath.Join(t.TempDir(), "limits.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := open(t, Config{})
 	if _, err := s.conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Expire(t.Context(), 1)
+	_, err := s.Expire(t.Context(), 1)
 	if err == nil || !strings.Contains(err.Error(), "check the permissions of both") || !strings.Contains(s.Advice(err), "read-only") {
 		t.Errorf("%v; want what to do", err)
 	}

@@ -58,10 +58,7 @@ func TestStore(t *testing.T) {
 func TestReopen(t *testing.T) {
 	// Characters with a meaning in a URI.
 	path := filepath.Join(t.TempDir(), "new folder", "100% of #1?.db")
-	s, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, Config{Path: path})
 	update(t, s, one, set("kept"))
 	s.Close()
 	found, _, err := open(t, Config{Path: path}).Counters(t.Context(), "a")
@@ -74,10 +71,7 @@ func TestReopen(t *testing.T) {
 func TestStatusIsBounded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
-	s, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, Config{Path: path})
 	for i := range engine.MaxKeyCounters + 5 {
 		update(t, s, engine.Batch{Counters: []engine.CounterID{{Key: "a", Name: fmt.Sprintf("%04d", i)}}}, set("1"))
 	}
@@ -112,15 +106,12 @@ func TestDurabilityPragmas(t *testing.T) {
 
 func TestSchemaTooNew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.db")
-	s, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, Config{Path: path})
 	if _, err := s.conn.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, 1)`); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	_, err = Open(t.Context(), Config{Path: path})
+	_, err := Open(t.Context(), Config{Path: path})
 	if err == nil || !strings.Contains(err.Error(), "upgrade limiter to a release that knows version 999") {
 		t.Errorf("Open: %v", err)
 	}
