@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/journal"
@@ -65,16 +65,13 @@ func (s *Store) mergedCounters(
 	var clean []engine.StoredCounter
 	var b pgx.Batch
 	b.Queue(query, args...).Query(func(rows pgx.Rows) (err error) {
-		clean, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c engine.StoredCounter, err error) {
-			err = row.Scan(&c.Key, &c.Name, &c.Spec, &c.State)
-			return c, err
-		})
+		clean, err = collect(rows, nil, func(c *engine.StoredCounter) []any { return []any{&c.Key, &c.Name, &c.Spec, &c.State} })
 		return err
 	})
 	b.Queue(clockSQL).QueryRow(func(row pgx.Row) error {
-		var at pgtype.Timestamptz
+		var at time.Time
 		err := row.Scan(&at)
-		now = at.Time.UnixMilli()
+		now = at.UnixMilli()
 		return err
 	})
 	if err := s.readBatch(ctx, &b); err != nil {

@@ -190,6 +190,19 @@ func TestCommitAnswerLost(t *testing.T) {
 	}
 }
 
+// untilDecided tries a decision again until it is made, for so long at most, and returns how long that took. Each try has the
+// time of a transaction.
+func untilDecided(t *testing.T, s *Store, most time.Duration) (took time.Duration, err error) {
+	t.Helper()
+	began := time.Now()
+	for err = errors.New("not asked"); err != nil && time.Since(began) < most; {
+		within, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		err = s.Update(within, batch("a"), set("2"))
+		done()
+	}
+	return time.Since(began), err
+}
+
 // TestSilentConnections has all connections of a worker go silent while new ones work, as in a
 // failover that does not close them: background work gives them up, and so does the first decision.
 func TestSilentConnections(t *testing.T) {
@@ -232,15 +245,8 @@ func TestSilentConnections(t *testing.T) {
 		}
 	}
 	await("a fold", folded, 5*time.Second)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	for err = errors.New("not asked"); err != nil && ctx.Err() == nil; {
-		within, done := context.WithTimeout(ctx, 1500*time.Millisecond)
-		err = s.Update(within, batch("a"), set("2"))
-		done()
-	}
-	if err != nil {
-		t.Fatalf("a decision: %v", err)
+	if took, err := untilDecided(t, s, 5*time.Second); err != nil || took > 5*time.Second {
+		t.Fatalf("a decision after %v: %v", took, err)
 	}
 	back := make(chan struct{})
 	go func() { <-relayed; close(back) }()
@@ -283,13 +289,7 @@ func TestSilentConnectionsOfOtherWorkDoNotBlockDecisions(t *testing.T) {
 			for len(s.writeLock) == 0 && len(ended) == 0 { // until it has writeLock
 				time.Sleep(time.Millisecond)
 			}
-			began, err := time.Now(), errors.New("not asked")
-			for err != nil && time.Since(began) < time.Minute {
-				within, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-				err = s.Update(within, batch("a"), set("2"))
-				done()
-			}
-			if took := time.Since(began); err != nil || took > 2*decisionTimeout+closeTimeout {
+			if took, err := untilDecided(t, s, time.Minute); err != nil || took > 2*decisionTimeout+closeTimeout {
 				t.Errorf("a decision after %v: %v", took, err)
 			}
 			cancel()
@@ -317,13 +317,7 @@ func TestEndOfRestDoesNotDelayDecisions(t *testing.T) {
 			has = len(s.writeLock) > 0
 		}
 	}
-	began, err := time.Now(), errors.New("not asked")
-	for err != nil && time.Since(began) < time.Minute {
-		within, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		err = s.Update(within, batch("a"), set("2"))
-		done()
-	}
-	if took := time.Since(began); err != nil || took > decisionTimeout-time.Second {
+	if took, err := untilDecided(t, s, time.Minute); err != nil || took > decisionTimeout-time.Second {
 		t.Errorf("a decision after %v: %v", took, err)
 	}
 }

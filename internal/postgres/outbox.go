@@ -24,14 +24,8 @@ func (t *tx) sendEvents(p *pgconn.Pipeline, events []engine.Event) error {
 		return nil
 	}
 	t.params.reset()
-	ids := t.params.add(textOID, len(events))
-	for i := range events {
-		element(ids, events[i].ID)
-	}
-	types := t.params.add(textOID, len(events))
-	for i := range events {
-		element(types, string(events[i].Type))
-	}
+	elements(t, textOID, events, func(to *[]byte, e engine.Event) { element(to, e.ID) })
+	elements(t, textOID, events, func(to *[]byte, e engine.Event) { element(to, string(e.Type)) })
 	data := t.params.add(textOID, len(events))
 	for i := range events {
 		encoded, err := json.Marshal(&events[i], jsontext.AllowInvalidUTF8(true))

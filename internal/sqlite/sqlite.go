@@ -59,7 +59,7 @@ type Store struct {
 	log     *slog.Logger
 	storeID string
 	reader  *sql.DB
-	// reads has the prepared statements of reader, *sql.Stmt, by their texts.
+	// reads has the prepared statements of reader, *sql.Stmt, by their texts. They are closed with it.
 	reads sync.Map
 	// writer holds conn, the one connection that writes, with its prepared statements.
 	writer *sql.DB
