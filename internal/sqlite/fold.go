@@ -46,11 +46,7 @@ func (s *Store) foldOldest(n int) error {
 		}
 		s.folding.rows = append(s.folding.rows, r)
 	}
-	needed := s.lastSeq + 1 // the row of this transaction, if it writes one
-	if r != nil {
-		needed = r.dirtySince.Seq
-	}
-	s.folding.deleteBefore = min(needed, s.firstSeq+s.foldPolicy.Drop)
+	s.folding.deleteBefore = min(s.neededFrom(r), s.firstSeq+s.foldPolicy.Drop)
 	if s.folding.deleteBefore > s.firstSeq {
 		if _, err := s.stmts.deleteJournal.Exec(s.folding.deleteBefore); err != nil {
 			return fmt.Errorf("trim the journal: %w", err)
@@ -84,11 +80,11 @@ func (s *Store) finishFold() {
 	f.rows, s.firstSeq = f.rows[:0], f.deleteBefore
 }
 
-// firstNeeded returns the number of the first journal row that a dirty row needs, or of the next
-// row if none is dirty.
-func (s *Store) firstNeeded() int64 {
-	if r := s.dirty.oldest(); r != nil {
-		return r.dirtySince.Seq
+// neededFrom returns the number of the first journal row that is needed if oldest has been dirty longest. If it is nil, none is
+// dirty, and the next row is the first one needed.
+func (s *Store) neededFrom(oldest *row) int64 {
+	if oldest != nil {
+		return oldest.dirtySince.Seq
 	}
 	return s.lastSeq + 1
 }
@@ -97,7 +93,7 @@ func (s *Store) firstNeeded() int64 {
 func (s *Store) foldSome(ctx context.Context, count func() int) (more bool, err error) {
 	err = s.transactCounters(ctx, func() (func(), error) {
 		n := count()
-		if n == 0 && s.firstSeq >= s.firstNeeded() {
+		if n == 0 && s.firstSeq >= s.neededFrom(s.dirty.oldest()) {
 			return nil, nil
 		}
 		if err := s.foldOldest(n); err != nil {
