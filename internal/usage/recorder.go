@@ -153,17 +153,22 @@ func (r *Recorder) Close(ctx context.Context) error {
 }
 
 // run writes at whole multiples of Every, so that the counts of one write belong to one minute, and
-// when the tally is nearly full or the queue is half full.
+// when the tally is nearly full or the queue is half full. If such a multiple passes during a write,
+// the counts follow that write, which may be followed by others at once.
 func (r *Recorder) run() {
 	defer close(r.stopped)
 	var failed error
 	for {
 		halfFull := r.halfFull
-		if failed != nil {
-			halfFull = nil // a full queue would have a store that fails tried all the time
-		}
 		now := time.Now()
-		timer := time.NewTimer(now.Truncate(r.cfg.Every).Add(r.cfg.Every).Sub(now))
+		wait := now.Truncate(r.cfg.Every).Add(r.cfg.Every).Sub(now)
+		switch {
+		case failed != nil:
+			halfFull = nil // a full queue would have a store that fails tried all the time
+		case r.writeDue(now):
+			wait = 0
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-r.stop.Done():
 			timer.Stop()
@@ -174,9 +179,9 @@ func (r *Recorder) run() {
 		case <-halfFull:
 			timer.Stop()
 		case <-timer.C:
-			if r.writeDue(time.Now()) {
-				r.takeCounts()
-			}
+		}
+		if r.writeDue(time.Now()) {
+			r.takeCounts()
 		}
 		failed = r.flushSome()
 		r.failing.Tried(failed)
@@ -190,9 +195,11 @@ func (r *Recorder) flushSome() error {
 	return r.flush(ctx)
 }
 
-// writeDue reports whether the tally is to be written.
+// writeDue reports whether the tally is to be written: a multiple of Every has passed since it was, and if it has more than
+// a few counts, one of writePeriod.
 func (r *Recorder) writeDue(now time.Time) bool {
-	return !now.Truncate(writePeriod).Equal(r.began.Truncate(writePeriod)) || r.tally.size() <= fewKeys
+	passed := func(d time.Duration) bool { return !now.Truncate(d).Equal(r.began.Truncate(d)) }
+	return passed(r.cfg.Every) && (passed(writePeriod) || r.tally.size() <= fewKeys)
 }
 
 // takeCounts moves the counts from the tally to pending.
