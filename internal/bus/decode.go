@@ -49,12 +49,14 @@ func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req
 	if lookup.hit == nil {
 		lookup.search(data) // even after lookupAll: an equal request of the batch may have been stored since
 	}
-	if k := lookup.hit; k != nil && d.holds(&k.by) {
-		req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
-		if k.by.policies != 0 {
-			req.OnError = k.onError
+	if k := lookup.hit; k != nil {
+		if by := k.by.Load(); d.holds(by) {
+			req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
+			if by.policies != 0 {
+				req.OnError = k.onError
+			}
+			return nil
 		}
-		return nil
 	}
 	by, pure, err := d.parse(verb, data, req)
 	if pure {

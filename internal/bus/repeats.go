@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"hash/maphash"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -39,15 +40,16 @@ type cacheSet struct {
 	entries [cacheWays]atomic.Pointer[cachedRequest]
 }
 
-// cachedRequest is a decoded request. It never changes.
+// cachedRequest is a decoded request. Only by changes, to what resolved the same limits later.
 type cachedRequest struct {
 	cost    int64
 	onError engine.OnError // if policies resolved it
-	by      resolvedBy
+	by      atomic.Pointer[resolvedBy]
 	body    []byte
 	limits  []engine.Limit
-	// The space for body and limits, which most requests fit in, so that an entry is one
+	// The space for by, body and limits, which most requests fit in, so that an entry is one
 	// allocation.
+	firstBy  resolvedBy
 	bodyBuf  [160]byte
 	limitBuf [1]engine.Limit
 	refs     [maxCachedLimits]engine.Ref
@@ -109,10 +111,16 @@ func (p *cacheLookup) search(data []byte) {
 // alone. It replaces what was found and does not hold any more.
 func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy) {
 	s, hash := p.set, p.hash
+	if p.hit != nil && p.hit.sameAs(req) { // something has changed, but not for this request
+		later := by // by itself stays off the heap
+		p.hit.by.Store(&later)
+		return
+	}
 	if len(data) > maxCachedBody || len(req.Limits) > maxCachedLimits || p.hit == nil && s.lastMiss.Swap(hash) != hash {
 		return
 	}
-	k := &cachedRequest{cost: req.Cost, onError: req.OnError, by: by}
+	k := &cachedRequest{cost: req.Cost, onError: req.OnError, firstBy: by}
+	k.by.Store(&k.firstBy)
 	k.body = append(k.bodyBuf[:0], data...)
 	k.limits = append(k.limitBuf[:0], req.Limits...)
 	for i := range k.limits {
@@ -133,6 +141,14 @@ func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy) {
 	}
 	s.entries[way].Store(k)
 	s.tags[way].Store(tag(hash))
+}
+
+// sameAs reports whether the body that k is of would be cached alike for req.
+func (k *cachedRequest) sameAs(req *engine.Request) bool {
+	return k.onError == req.OnError && slices.EqualFunc(k.limits, req.Limits, func(cached, l engine.Limit) bool {
+		cached.Ref = l.Ref
+		return cached == l
+	})
 }
 
 // tag is a part of the hash that does not select the set.

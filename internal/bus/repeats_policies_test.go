@@ -145,3 +145,59 @@ func TestAnOutdatedRequestIsReplaced(t *testing.T) {
 		t.Error("it is not replaced")
 	}
 }
+
+// TestAChangeElsewhereKeepsARequestsPlaces: an override of another subject changes nothing of the limits, so their denials,
+// leases and usage stay where they are. With new places each key would be counted in one more place after each change.
+func TestAChangeElsewhereKeepsARequestsPlaces(t *testing.T) {
+	t.Parallel()
+	table, err := overrides.New(overrides.Config{Store: eachstore.SQLite(t, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policies swappablePolicies
+	policies.Store(keeperOf(t, cachedPolicies))
+	d := testDecoder(t)
+	d.policies, d.overrides = &policies, table
+	body := []byte(`{"policy":"named","attributes":{"user":"7"}}`)
+	decoded := func() engine.Limit {
+		t.Helper()
+		for range 2 {
+			if err := d.decode(engine.Consume, body, nil, new(engine.Request)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var r engine.Request
+		if !isCached(d, body) {
+			t.Error("it is not cached")
+		}
+		if err := d.decode(engine.Consume, body, nil, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Limits[0]
+	}
+	override := func(subject string, limit, expiresAt int64) {
+		t.Helper()
+		o := overrides.Override{ID: overrides.ID{Policy: "named", Name: "l", Subject: subject}, Limit: limit, ExpiresAt: expiresAt}
+		if err := table.Put(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := decoded()
+	override("named:8", 70, 0)
+	if after := decoded(); after != before {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	override("named:7", 70, 0)
+	changed := decoded()
+	if changed.Limit != 70 || changed.Ref == before.Ref {
+		t.Errorf("a changed limit is %+v, before %+v", changed, before)
+	}
+	const far = 1 << 52
+	override("named:7", 70, far)
+	if after := decoded(); after != changed {
+		t.Errorf("before %+v, after %+v", changed, after)
+	}
+	if by := d.cache.locate(body).set.entries[0].Load().by.Load(); by.until != far {
+		t.Errorf("it is kept until %d", by.until)
+	}
+}

@@ -79,7 +79,7 @@ func TestRequestsAreCachedWhenTheyComeTwiceInARow(t *testing.T) {
 func isCached(d *decoder, data []byte) bool {
 	at := d.cache.locate(data)
 	at.search(data)
-	return at.hit != nil && d.holds(&at.hit.by)
+	return at.hit != nil && d.holds(at.hit.by.Load())
 }
 
 // TestBodiesOfOneHashAreToldApart: a body is answered as what it says and not as another, and a set has room for two.
