@@ -2,6 +2,7 @@ package usage
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,49 @@ func TestABusyLogDoesNotHoldCountsBack(t *testing.T) {
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestManyRequestsAreWrittenEarly: a busy service logs more requests in 5 s than may wait.
+func TestManyRequestsAreWrittenEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		r := record(t, Config{Store: s, Queue: 8})
+		for range 100 {
+			r.Log(Request{Key: "k"})
+			synctest.Wait()
+		}
+		if lost := r.Losses().Requests; lost != 0 || len(s.requests) != 100 {
+			t.Errorf("%d are written by now, %d lost", len(s.requests), lost)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestAFullQueueDoesNotHurryAStoreThatFails: it is tried every 5 s.
+func TestAFullQueueDoesNotHurryAStoreThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(notebook)
+		s.fail(errors.New("away"))
+		r := record(t, Config{Store: s, Queue: 8})
+		r.Log(Request{Key: "k"})
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		before := s.tries
+		for range 100 {
+			r.Log(Request{Key: "k"})
+			synctest.Wait()
+		}
+		if s.tries != before {
+			t.Errorf("it is tried %d times", s.tries-before)
+		}
+		if err := r.Close(t.Context()); err == nil {
+			t.Error("what was lost is not told")
 		}
 	})
 }
