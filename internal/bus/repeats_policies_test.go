@@ -64,28 +64,14 @@ func TestCachedPolicyRequestsDecodeTheSame(t *testing.T) {
 		policies.Store(files[0])
 		d := testDecoder(t)
 		d.policies, d.overrides = &policies, table
-		seed := uint64(time.Now().Unix()) // of the bubble's clock, so always the same
-		random := rand.New(rand.NewPCG(seed, 0))
+		random := rand.New(rand.NewPCG(1, 2))
 		hits := 0
 		for range 3000 {
 			switch random.IntN(12) {
 			case 0:
 				policies.Store(files[random.IntN(len(files))])
-			case 1:
-				o := overrides.Override{ID: subjects[random.IntN(len(subjects))], Limit: 1 + random.Int64N(50)}
-				switch random.IntN(3) {
-				case 0:
-					o.ExpiresAt = time.Now().UnixMilli() + 1 + random.Int64N(20_000)
-				case 1:
-					o.ExpiresAt = nextMinute().UnixMilli()
-				}
-				if err := table.Put(t.Context(), o); err != nil {
-					t.Fatal(err)
-				}
-			case 2:
-				if _, err := table.Delete(t.Context(), subjects[random.IntN(len(subjects))]); err != nil {
-					t.Fatal(err)
-				}
+			case 1, 2:
+				changeOverride(t, table, subjects[random.IntN(len(subjects))], random)
 			case 3:
 				time.Sleep(time.Duration(1+random.IntN(10_000)) * time.Millisecond)
 			case 4:
@@ -95,24 +81,53 @@ func TestCachedPolicyRequestsDecodeTheSame(t *testing.T) {
 			}
 			body := bodies[random.IntN(len(bodies))]
 			for range 1 + random.IntN(3) {
-				var got, want engine.Request
-				_, _, wantErr := d.parse(engine.Consume, []byte(body), &want)
-				if isCached(d, []byte(body)) {
-					hits++
-				}
-				err := d.decode(engine.Consume, []byte(body), nil, &got)
-				for i := range got.Limits {
-					got.Limits[i].Ref = nil // says nothing of what is asked
-				}
-				if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(err, wantErr) {
-					t.Fatalf("%s\n got  %+v, %v\n want %+v, %v", body, got, err, want, wantErr)
-				}
+				hits += decodeTwice(t, d, body)
 			}
 		}
 		if hits < 1000 {
 			t.Errorf("only %d were cached", hits)
 		}
 	})
+}
+
+// changeOverride sets an override, which may expire soon, or deletes it.
+func changeOverride(t *testing.T, table *overrides.Table, id overrides.ID, random *rand.Rand) {
+	t.Helper()
+	o := overrides.Override{ID: id, Limit: 1 + random.Int64N(50)}
+	var err error
+	switch random.IntN(6) {
+	case 0:
+		o.ExpiresAt = time.Now().UnixMilli() + 1 + random.Int64N(20_000)
+		err = table.Put(t.Context(), o)
+	case 1:
+		o.ExpiresAt = nextMinute().UnixMilli()
+		err = table.Put(t.Context(), o)
+	case 2:
+		err = table.Put(t.Context(), o)
+	default:
+		_, err = table.Delete(t.Context(), id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// decodeTwice decodes a body with the cache and without, and returns how often it was cached.
+func decodeTwice(t *testing.T, d *decoder, body string) (hits int) {
+	t.Helper()
+	var got, want engine.Request
+	_, _, wantErr := d.parse(engine.Consume, []byte(body), &want)
+	if isCached(d, []byte(body)) {
+		hits++
+	}
+	err := d.decode(engine.Consume, []byte(body), nil, &got)
+	for i := range got.Limits {
+		got.Limits[i].Ref = nil // says nothing of what is asked
+	}
+	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(err, wantErr) {
+		t.Fatalf("%s\n got  %+v, %v\n want %+v, %v", body, got, err, want, wantErr)
+	}
+	return hits
 }
 
 // TestAnOutdatedRequestIsReplaced at once, in its place.
