@@ -29,7 +29,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON counters, receipts, outbox, usage_counts
     TO limits_worker;
 GRANT SELECT, INSERT, DELETE ON journal, outbox_refused, override_removals TO limits_worker;
 GRANT SELECT, INSERT, UPDATE ON api_keys TO limits_worker;
-GRANT SELECT, UPDATE ON override_revision TO limits_worker;
+GRANT SELECT, UPDATE ON override_revision, key_revision TO limits_worker;
 
 -- cmd/alerter: its own tables, and the tables that the jobs read and clean up.
 GRANT SELECT, INSERT, UPDATE, DELETE ON alert_events, alert_groups, alerts, alert_deliveries, alert_channels,
@@ -41,7 +41,7 @@ GRANT SELECT (id, expires_at, revoked_at), DELETE ON api_keys TO limits_alerter;
 -- No alert is resolved while events wait to be published; the age of the first of them is in its data.
 GRANT SELECT (seq, data) ON outbox TO limits_alerter;
 GRANT SELECT ON outbox_refused TO limits_alerter;
-GRANT SELECT, UPDATE ON override_revision TO limits_alerter;
+GRANT SELECT, UPDATE ON override_revision, key_revision TO limits_alerter;
 GRANT SELECT, INSERT, DELETE ON override_removals TO limits_alerter;
 
 -- People and dashboards that only read: everything but the hashes of API keys, the answers kept under ids, and the messages

@@ -2,26 +2,19 @@ package app
 
 import (
 	"context"
-	"time"
 
 	"github.com/seed503877ad/limits/internal/bus"
 	"github.com/seed503877ad/limits/internal/keys"
 	"github.com/seed503877ad/limits/internal/overrides"
 )
 
-// soleCacheTTL is how long API keys of an SQLite file are cached. This process hears of each change that it makes itself, so
-// that only changes by hand take as long.
-const soleCacheTTL = 10 * time.Second
-
 // startAdmin starts API keys and overrides, whose changes workers announce to each other. Like broadcasts, the
 // announcements go over the connection of the requests: the server gets them before the answer to the change.
 func (l *limiter) startAdmin(ctx context.Context) (err error) {
 	changedKeys := bus.NewAnnouncements(l.requests, bus.SubjectForgetKey, l.log)
-	cfg := keys.Config{Store: l.store, Prefix: l.KeyPrefix, Broadcast: func(id string) { changedKeys.Send(bus.Announcement{ID: id}) }}
-	if l.DatabaseURL == "" {
-		cfg.CacheTTL = soleCacheTTL
-	}
-	l.keys, err = keys.New(cfg)
+	l.keys, err = keys.New(keys.Config{
+		Store: l.store, Prefix: l.KeyPrefix, Broadcast: func(id string) { changedKeys.Send(bus.Announcement{ID: id}) },
+	})
 	if err != nil {
 		return err
 	}

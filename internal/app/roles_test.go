@@ -196,7 +196,7 @@ func TestStartNamesMissingPrivileges(t *testing.T) {
 			}
 		}
 	}
-	refused(Run, "limits_alerter", `"limits_alerter`+db.suffix+`" lacks INSERT on counters`, "INSERT on journal", "INSERT on outbox", "grants to limits_worker")
+	refused(Run, "limits_alerter", `"limits_alerter`+db.suffix+`" lacks SELECT on api_keys, INSERT on counters`, "INSERT on journal", "INSERT on outbox", "grants to limits_worker")
 	refused(RunAlerter, "limits_worker", "INSERT on alert_events", "grants to limits_alerter")
 	for _, r := range []string{"SELECT ON override_removals", "INSERT ON journal", "UPDATE ON outbox", "SELECT ON goose_db_version"} {
 		if _, err := db.owner.Exec(t.Context(), "REVOKE "+r+" FROM limits_worker"+db.suffix); err != nil {
@@ -243,7 +243,8 @@ func TestPrivilegesOfRoles(t *testing.T) {
 		"journal": {"SID", "S", ""}, "override_removals": {"SID", "SID", ""},
 		"usage_counts": {"SIUD", "SIUD", "S"}, "usage_requests": {"SIUD", "SUD", "S"},
 		"api_keys": {"SIU", "sD", "s"}, "overrides": {"SIUD", "SUD", "S"}, "override_revision": {"SU", "SU", "S"},
-		"job_runs": {"SIUD", "SIUD", "S"}, "goose_db_version": {"S", "S", "S"},
+		"key_revision": {"SU", "SU", ""},
+		"job_runs":     {"SIUD", "SIUD", "S"}, "goose_db_version": {"S", "S", "S"},
 		"alert_events": {"", "SIUD", ""}, "alert_groups": {"", "SIUD", ""}, "alerts": {"", "SIUD", "S"},
 		"alert_deliveries": {"", "SIUD", "s"}, "alert_channels": {"", "SIUD", ""}, "alert_silences": {"", "SIUD", "S"},
 		"alert_poison": {"", "SIUD", ""},

@@ -17,6 +17,8 @@ type call struct {
 	engine.Request
 	oneLimit    [1]engine.Limit
 	reply, body []byte
+	// head begins the answer to a verify, in which the decision is the last member; nil for other requests.
+	head []byte
 	// conn is the connection that the request was read from; nil if it came through nats.go.
 	conn *natsconn.Conn
 	svc  *Service
@@ -74,16 +76,16 @@ func (s *Service) accept(m micro.Request) (received time.Time, ok bool) {
 // request was read, or nil if it came through nats.go.
 func (s *Service) acquireCall(conn *natsconn.Conn, reply []byte) *call {
 	c := s.calls.Get().(*call)
-	c.conn, c.reply = conn, append(c.reply[:0], reply...)
+	c.conn, c.reply, c.head = conn, append(c.reply[:0], reply...), nil
+	c.Request = engine.Request{Limits: c.oneLimit[:0], OnError: s.cfg.OnError, Done: c.answer}
+	if conn != nil {
+		c.Received = conn.ReceivedAt()
+	}
 	return c
 }
 
 // decode reads the request; lookup is as for [decoder.decode]. After an error the call is released.
 func (c *call) decode(verb engine.Verb, data []byte, lookup *cacheLookup) error {
-	c.Request = engine.Request{Limits: c.oneLimit[:0], OnError: c.svc.cfg.OnError, Done: c.answer}
-	if c.conn != nil {
-		c.Received = c.conn.ReceivedAt()
-	}
 	err := c.svc.decoder.decode(verb, data, lookup, &c.Request)
 	if err != nil {
 		c.release()
@@ -131,7 +133,10 @@ func (c *call) done(d engine.Decision, err error) {
 	if err != nil {
 		s.publish(s.errorMsg(string(c.reply), err))
 	} else {
-		c.body = appendReply(c.body[:0], verb, &d, c.Cost)
+		c.body = appendReply(append(c.body[:0], c.head...), verb, &d, c.Cost)
+		if c.head != nil {
+			c.body = append(c.body, '}')
+		}
 		if !c.answerInline() {
 			c.answerViaNATS()
 		}

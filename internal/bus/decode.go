@@ -49,20 +49,27 @@ func (d *decoder) decode(verb engine.Verb, data []byte, lookup *cacheLookup, req
 	if lookup.hit == nil {
 		lookup.search(data) // even after lookupAll: an equal request of the batch may have been stored since
 	}
-	if k := lookup.hit; k != nil {
-		if by := k.by.Load(); d.holds(by) {
-			req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
-			if by.policies != 0 {
-				req.OnError = k.onError
-			}
-			return nil
-		}
+	if lookup.hit != nil && d.reuse(lookup.hit, verb, req) {
+		return nil
 	}
 	by, pure, err := d.parse(verb, data, req)
 	if pure {
-		lookup.store(data, req, by)
+		lookup.store(data, req, by, nil)
 	}
 	return err
+}
+
+// reuse fills req with what was cached, if that holds.
+func (d *decoder) reuse(k *cachedRequest, verb engine.Verb, req *engine.Request) bool {
+	by := k.by.Load()
+	if !d.holds(by) {
+		return false
+	}
+	req.Verb, req.Limits, req.Cost = verb, append(req.Limits, k.limits...), k.cost
+	if by.policies != 0 {
+		req.OnError = k.onError
+	}
+	return true
 }
 
 // parse decodes data without the cache. pure says that req depends on data and by alone: as long as
@@ -77,17 +84,21 @@ func (d *decoder) parse(verb engine.Verb, data []byte, req *engine.Request) (by 
 		}
 	}
 	err = p.buildRequest(verb, req)
-	return p.by, err == nil && p.id == "" && (p.hasInlineLimits() || p.by.policies != 0), err
+	return p.by, err == nil && p.pure(), err
 }
 
+// pure reports whether what was resolved depends on the request and on p.by alone.
+func (p *parser) pure() bool { return p.id == "" && (p.hasInlineLimits() || p.by.policies != 0) }
+
 // policyRequest builds a request of form 3 whose parts were checked before. It may have more
-// attributes than a request on the wire: those of an API key besides its own.
-func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine.Request) error {
+// attributes than a request on the wire: those of an API key besides its own. by and pure are as for parse.
+func (d *decoder) policyRequest(verb engine.Verb, r *limits.Request, req *engine.Request) (by resolvedBy, pure bool, err error) {
 	p := d.acquireParser()
 	defer d.parsers.Put(p)
 	p.given = givenAttributes
 	p.policy, p.tier, p.attributes, p.cost, p.id = r.Policy, r.Tier, r.Attributes, max(1, r.Cost), r.ID
-	return p.buildRequest(verb, req)
+	err = p.buildRequest(verb, req)
+	return p.by, err == nil && p.pure(), err
 }
 
 // buildRequest fills req with what was parsed.

@@ -45,7 +45,8 @@ func (s *Service) installInline() {
 			handlers[subject] = s.inlineHandler(verb, service.inlineStats[subject])
 		}
 		if s.cfg.Keys != nil {
-			handlers[limits.SubjectVerify] = nil // verify decides, too, so it wants to know the time
+			service.inlineStats[limits.SubjectVerify] = new(inlineStats)
+			handlers[limits.SubjectVerify] = s.verifyHandler(service.inlineStats[limits.SubjectVerify])
 		}
 		handlers[subjectForget] = s.forgetHandler
 		always = append(always, subjectForget)
@@ -72,11 +73,17 @@ func (s *Service) removeInline() {
 // inlineHandler is the handler of a verb. It leaves requests that cannot be answered or read to the
 // endpoint, which reports what is wrong with them.
 func (s *Service) inlineHandler(verb engine.Verb, stats *inlineStats) natsconn.Handler {
+	take := func(c *call, data []byte, lookup *cacheLookup) error {
+		if c.decode(verb, data, lookup) != nil {
+			return errLeft
+		}
+		return c.submit()
+	}
 	return func(conn *natsconn.Conn, messages []natsconn.Message) int {
 		var lookups [natsconn.MaxBatch]cacheLookup
 		s.decoder.cache.lookupAll(messages, lookups[:])
 		for i := range messages {
-			if !answerable(messages[i].Reply) || !s.handleInline(conn, verb, &messages[i], &lookups[i], stats) {
+			if !s.handleInline(conn, &messages[i], take, &lookups[i], stats) {
 				return i
 			}
 		}
@@ -84,19 +91,38 @@ func (s *Service) inlineHandler(verb engine.Verb, stats *inlineStats) natsconn.H
 	}
 }
 
-// handleInline hands one request to the engine. It returns false if the request cannot be read.
-func (s *Service) handleInline(conn *natsconn.Conn, verb engine.Verb, m *natsconn.Message, lookup *cacheLookup, stats *inlineStats) bool {
+// verifyHandler is the handler of verify.
+func (s *Service) verifyHandler(stats *inlineStats) natsconn.Handler {
+	return func(conn *natsconn.Conn, messages []natsconn.Message) int {
+		for i := range messages {
+			if !s.handleInline(conn, &messages[i], (*call).takeVerify, nil, stats) {
+				return i
+			}
+		}
+		return len(messages)
+	}
+}
+
+// errLeft says that the endpoint has to answer a request, because it cannot be read.
+var errLeft = errors.New("the endpoint reports what is wrong with the request")
+
+// handleInline takes one request. It returns false if that is left to the endpoint.
+func (s *Service) handleInline(conn *natsconn.Conn, m *natsconn.Message, take func(*call, []byte, *cacheLookup) error,
+	lookup *cacheLookup, stats *inlineStats) bool {
+	if !answerable(m.Reply) {
+		return false
+	}
 	timed := stats.requests.Load()%sampleEvery == 0
 	var begin time.Time
 	if timed {
 		begin = time.Now()
 	}
-	c := s.acquireCall(conn, m.Reply)
-	if c.decode(verb, m.Data, lookup) != nil {
+	err := take(s.acquireCall(conn, m.Reply), m.Data, lookup)
+	if err == errLeft {
 		return false
 	}
 	stats.requests.Add(1)
-	if err := c.submit(); err != nil {
+	if err != nil {
 		refusal := s.errorMsg(string(m.Reply), err)
 		s.writeAside(func() { s.publish(refusal) })
 		stats.errors.Add(1)

@@ -36,9 +36,6 @@ func TestARequestThatWaitedTooLongInNATSGoIsRefusedUnread(t *testing.T) {
 	}
 	w, nc := oneWorker(t, e)
 	key := createKey(t, nc, `{"user":"7"}`).APIKey
-	if m := ask(t, nc, limits.SubjectVerify, "{"); m.Header.Get("Nats-Service-Error-Code") != "503" {
-		t.Errorf("verify, which always comes through nats.go: %v %s", m.Header, m.Data)
-	}
 	handlers := map[string]natsconn.Handler{limits.SubjectVerify: nil}
 	for subject := range engineVerbs {
 		handlers[subject] = nil // as while handlers lag

@@ -42,11 +42,12 @@ type cacheSet struct {
 
 // cachedRequest is a decoded request. Only by changes, to what resolved the same limits later.
 type cachedRequest struct {
-	cost    int64
-	onError engine.OnError // if policies resolved it
-	by      atomic.Pointer[resolvedBy]
-	body    []byte
-	limits  []engine.Limit
+	verified *verifiedKey // nil unless it is of limits.verify
+	cost     int64
+	onError  engine.OnError // if policies resolved it
+	by       atomic.Pointer[resolvedBy]
+	body     []byte
+	limits   []engine.Limit
 	// The space for by, body and limits, which most requests fit in, so that an entry is one
 	// allocation.
 	firstBy  resolvedBy
@@ -107,11 +108,11 @@ func (p *cacheLookup) search(data []byte) {
 	}
 }
 
-// store caches what the body decodes to, which must depend on the body, and on what resolved it,
+// store caches what the body decodes to, which must depend on the body, on the key that was verified, and on what resolved it,
 // alone. It replaces what was found and does not hold any more.
-func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy) {
+func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy, verified *verifiedKey) {
 	s, hash := p.set, p.hash
-	if p.hit != nil && p.hit.sameAs(req) { // something has changed, but not for this request
+	if p.hit != nil && p.hit.sameAs(req, verified) { // something has changed, but not for this request
 		later := by // by itself stays off the heap
 		p.hit.by.Store(&later)
 		return
@@ -119,7 +120,7 @@ func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy) {
 	if len(data) > maxCachedBody || len(req.Limits) > maxCachedLimits || p.hit == nil && s.lastMiss.Swap(hash) != hash {
 		return
 	}
-	k := &cachedRequest{cost: req.Cost, onError: req.OnError, firstBy: by}
+	k := &cachedRequest{verified: verified, cost: req.Cost, onError: req.OnError, firstBy: by}
 	k.by.Store(&k.firstBy)
 	k.body = append(k.bodyBuf[:0], data...)
 	k.limits = append(k.limitBuf[:0], req.Limits...)
@@ -144,8 +145,9 @@ func (p *cacheLookup) store(data []byte, req *engine.Request, by resolvedBy) {
 }
 
 // sameAs reports whether the body that k is of would be cached alike for req.
-func (k *cachedRequest) sameAs(req *engine.Request) bool {
-	return k.onError == req.OnError && slices.EqualFunc(k.limits, req.Limits, func(cached, l engine.Limit) bool {
+func (k *cachedRequest) sameAs(req *engine.Request, verified *verifiedKey) bool {
+	sameKey := k.verified == verified || k.verified.key == verified.key
+	return sameKey && k.onError == req.OnError && slices.EqualFunc(k.limits, req.Limits, func(cached, l engine.Limit) bool {
 		cached.Ref = l.Ref
 		return cached == l
 	})

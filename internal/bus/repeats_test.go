@@ -101,7 +101,7 @@ func TestBodiesOfOneHashAreToldApart(t *testing.T) {
 			req.Limits[i].Key = string(data)
 		}
 		for n := 0; n < 2 && !known(data); n++ {
-			at.store(data, &req, resolvedBy{})
+			at.store(data, &req, resolvedBy{}, nil)
 		}
 	}
 	store(body("a"), 1)

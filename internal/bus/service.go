@@ -104,6 +104,8 @@ type Service struct {
 	reconnectsBefore uint64
 
 	decoder *decoder
+	// verifies has the requests for verify that came before, by the SHA-256 of their bodies; nil without Keys.
+	verifies *requestCache
 	// overloaded is the answer to a request that is refused because there are too many, made once
 	// because there are many.
 	overloaded *nats.Msg
@@ -146,6 +148,9 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 		cfg: cfg, decoder: d, now: time.Now, stopped: make(chan struct{}),
 		storeSlots: make(slots, maxStoreRequests), reportSlots: make(slots, maxReports), statusSlots: make(slots, maxStatuses),
 		verifySlots: make(slots, maxVerifies), writeSlots: make(slots, maxWrites),
+	}
+	if cfg.Keys != nil {
+		s.verifies = newRequestCache()
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.calls.New, s.overloaded = s.newCall, s.newErrorMsg("", engine.ErrOverloaded)

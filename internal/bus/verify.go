@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"crypto/sha256"
 	"maps"
 	"time"
 
@@ -13,8 +14,7 @@ import (
 	"github.com/seed503877ad/limits/internal/keys"
 )
 
-// verify answers limits.verify. Only the registry sees the key itself: it is in no log, error or
-// answer.
+// verify is the endpoint of limits.verify. Only the registry sees the key itself: it is in no log, error or answer.
 func (s *Service) verify(m micro.Request) {
 	received, ok := s.accept(m)
 	if !ok {
@@ -25,16 +25,45 @@ func (s *Service) verify(m micro.Request) {
 		s.refuse(m, err)
 		return
 	}
-	s.begin()
-	// A cached key needs no goroutine.
+	c := s.acquireCall(nil, []byte(m.Reply()))
+	c.Waited = time.Since(received)
+	if err := c.verify(q, received, nil, nil); err != nil {
+		s.refuse(m, err)
+	}
+}
+
+// takeVerify does the same where requests are read. A request that came before is found by the SHA-256 of its body, so that no
+// key is kept.
+func (c *call) takeVerify(data []byte, _ *cacheLookup) error {
+	s, sum := c.svc, sha256.Sum256(data)
+	lookup := s.verifies.locate(sum[:])
+	lookup.search(sum[:])
+	if k := lookup.hit; k != nil && s.cfg.Keys.Holds(k.verified.key) && s.decoder.reuse(k, engine.Consume, &c.Request) {
+		c.head = k.verified.head
+		return c.submit()
+	}
+	q, err := s.decodeVerify(data)
+	if err != nil {
+		c.release()
+		return errLeft
+	}
+	return c.verify(q, c.Received, &lookup, sum[:])
+}
+
+// verify answers if the key is cached, or else has it looked up. If lookup is not nil the request may be cached there, under
+// sum. After an error the call is released, and the caller answers.
+func (c *call) verify(q *limits.VerifyRequest, received time.Time, lookup *cacheLookup, sum []byte) error {
+	s := c.svc
 	if k, code, ok := s.cfg.Keys.VerifyCached(q.APIKey); ok {
-		s.verified(m.Reply(), q, received, &k, code)
-		return
+		return c.verified(q, k, code, lookup, sum)
 	}
-	if !s.verifySlots.tryGo(func() { s.lookUp(m.Reply(), q, received) }) {
-		s.refuse(m, engine.ErrOverloaded)
+	s.begin()
+	if !s.verifySlots.tryGo(func() { c.lookUp(q, received); s.end() }) {
+		c.release()
 		s.end()
+		return engine.ErrOverloaded
 	}
+	return nil
 }
 
 // maxVerifies bounds the requests that wait for a look-up. There may be many, because requests with
@@ -42,46 +71,77 @@ func (s *Service) verify(m micro.Request) {
 const maxVerifies = 4096
 
 // lookUp verifies a key that is not cached, and answers.
-func (s *Service) lookUp(reply string, q *limits.VerifyRequest, received time.Time) {
+func (c *call) lookUp(q *limits.VerifyRequest, received time.Time) {
+	s, reply := c.svc, string(c.reply)
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.storeTimeout)
 	defer cancel()
 	k, code, err := s.cfg.Keys.Verify(ctx, q.APIKey)
 	if err != nil {
 		s.noteStoreFailure(limits.SubjectVerify, err)
-		s.publish(s.errorMsg(reply, err))
-		s.end()
-		return
+		c.release()
+	} else {
+		s.noteStoreAnswer(limits.SubjectVerify)
+		c.Received, c.Waited = time.Time{}, time.Since(received)
+		err = c.verified(q, k, code, nil, nil)
 	}
-	s.noteStoreAnswer(limits.SubjectVerify)
-	s.verified(reply, q, received, &k, code)
+	if err != nil {
+		s.publish(s.errorMsg(reply, err))
+	}
 }
 
-// verified answers a request whose key was verified, and ends the request.
-func (s *Service) verified(reply string, q *limits.VerifyRequest, received time.Time, k *keys.Key, code keys.Code) {
-	v := limits.VerifyReply{Valid: code == keys.Valid, Code: string(code)}
-	if code != keys.Unknown {
+// verified answers a request whose key was verified: with what its limits decide if it is valid, else with the code.
+func (c *call) verified(q *limits.VerifyRequest, k *keys.Key, code keys.Code, lookup *cacheLookup, sum []byte) error {
+	if code != keys.Valid {
+		return c.answerInvalid(k, code)
+	}
+	by, pure, err := c.forKey(q, k)
+	if err != nil {
+		c.release()
+		return err
+	}
+	if pure && lookup != nil {
+		lookup.store(sum, &c.Request, by, &verifiedKey{k, c.head})
+	}
+	return c.submit()
+}
+
+// answerInvalid answers that a key is not valid.
+func (c *call) answerInvalid(k *keys.Key, code keys.Code) error {
+	defer c.release()
+	body, err := json.Marshal(verifyReply(k, code))
+	if err != nil {
+		return err
+	}
+	c.body, c.AtOnce = append(c.body[:0], body...), true
+	if !c.answerInline() {
+		c.answerViaNATS()
+	}
+	return nil
+}
+
+func verifyReply(k *keys.Key, code keys.Code) *limits.VerifyReply {
+	v := &limits.VerifyReply{Valid: code == keys.Valid, Code: string(code)}
+	if k != nil {
 		v.Key = &limits.KeyRef{ID: k.ID, Name: k.Name}
 		v.User, v.Tier, v.Attributes = k.User, k.Tier, k.Attributes
 	}
-	body, err := json.Marshal(&v)
-	if err != nil || code != keys.Valid {
-		s.answerVerify(reply, body, err)
-		return
-	}
-	s.decide(asKey(q, k), received, func(decision []byte, err error) {
-		// The decision is JSON already, so it is spliced in.
-		body = append(append(body[:len(body)-1], `,"decision":`...), decision...)
-		s.answerVerify(reply, append(body, '}'), err)
-	})
+	return v
 }
 
-func (s *Service) answerVerify(reply string, body []byte, err error) {
+// verifiedKey is the valid key of a request, and the beginning of the answer to it.
+type verifiedKey struct {
+	key  *keys.Key
+	head []byte
+}
+
+// forKey fills the call with what a valid key asks for. by and pure are as for [decoder.policyRequest].
+func (c *call) forKey(q *limits.VerifyRequest, k *keys.Key) (by resolvedBy, pure bool, err error) {
+	head, err := json.Marshal(verifyReply(k, keys.Valid))
 	if err != nil {
-		s.publish(s.errorMsg(reply, err))
-	} else {
-		s.answer(reply, body)
+		return by, false, err
 	}
-	s.end()
+	c.head = append(head[:len(head)-1], `,"decision":`...)
+	return c.svc.decoder.policyRequest(engine.Consume, asKey(q, k), &c.Request)
 }
 
 // asKey is the consume that a valid key asks for. What the key says takes precedence over what the
@@ -98,26 +158,6 @@ func asKey(q *limits.VerifyRequest, k *keys.Key) *limits.Request {
 		attributes[attributeTier] = k.Tier
 	}
 	return r
-}
-
-// decide decides a request that arrived at received as limits.consume would, and gives done the JSON of the answer.
-func (s *Service) decide(request *limits.Request, received time.Time, done func(decision []byte, err error)) {
-	r := &engine.Request{OnError: s.cfg.OnError}
-	r.Done = func(d engine.Decision, err error) {
-		if err != nil {
-			done(nil, err)
-			return
-		}
-		done(appendReply(nil, r.Verb, &d, r.Cost), nil)
-	}
-	if err := s.decoder.policyRequest(engine.Consume, request, r); err != nil {
-		done(nil, err)
-		return
-	}
-	r.Waited = time.Since(received)
-	if err := s.cfg.Engine.Submit(r); err != nil {
-		done(nil, err)
-	}
 }
 
 const verifyFields = "apiKey, attributes, policy, tier, cost, id"

@@ -55,6 +55,9 @@ func OfKey(k *keys.Key) []any {
 	return []any{&k.ID, (*hash)(&k.Hash), &k.Name, &k.User, &k.Tier, JSON{&k.Attributes}, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt}
 }
 
+// OfStoredKey returns where the revision of the keys and [Key] are scanned to.
+func OfStoredKey(k *keys.Stored) []any { return append([]any{&k.Revision}, OfKey(&k.Key)...) }
+
 // Override are columns of the table overrides.
 const Override = `policy, name, subject, body`
 

@@ -28,6 +28,13 @@ type Key struct {
 	CreatedAt, ExpiresAt, RevokedAt int64
 }
 
+// Stored is a key as it was read from a store. Revision is that of all keys at a moment before: as long as it is the same, no
+// key that was read with it has changed.
+type Stored struct {
+	Key
+	Revision int64
+}
+
 // EndedRetention is how long a key that has expired or was revoked is still shown. Then the job keys-prune removes it.
 const EndedRetention = 30 * 24 * time.Hour
 
@@ -72,7 +79,7 @@ type Store interface {
 	// CreateKey adds a key. The error is [ErrExists] if there is one with the same id.
 	CreateKey(ctx context.Context, k Key) error
 	// Key finds a key by its id.
-	Key(ctx context.Context, id string) (k Key, found bool, err error)
+	Key(ctx context.Context, id string) (k Stored, found bool, err error)
 	// ListKeys returns keys in the byte order of their ids.
 	ListKeys(ctx context.Context, f Filter) ([]Key, error)
 	// RevokeKey sets when a key was revoked, unless it has been revoked already, and returns the resulting key.

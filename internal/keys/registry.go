@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,9 +26,6 @@ type Config struct {
 	Prefix string
 	// Now is the clock by which keys expire; [time.Now] by default.
 	Now func() time.Time
-	// CacheTTL is how long an answer of the store is cached; 900 ms by default. If the broadcast of a revocation is lost, the
-	// revocation takes effect after that time.
-	CacheTTL time.Duration
 	// CacheSize is how many keys are cached, and also how many ids that do not exist; 65536 by default.
 	CacheSize int
 	// Broadcast makes other workers call [Registry.Forget]; none by default.
@@ -42,9 +40,6 @@ func (c *Config) defaults() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.CacheTTL <= 0 {
-		c.CacheTTL = 900 * time.Millisecond
-	}
 	if c.CacheSize <= 0 {
 		c.CacheSize = 65536
 	}
@@ -53,6 +48,14 @@ func (c *Config) defaults() error {
 	}
 	return CheckPrefix(c.Prefix)
 }
+
+const (
+	// confirmedFor is for how long the revision of the keys is relied on, and for how long an id is known not to exist. If the
+	// broadcast of a revocation is lost, the revocation takes effect after that time.
+	confirmedFor = 900 * time.Millisecond
+	// confirmAfter is the age at which the revision is read again, so that nobody has to wait for it.
+	confirmAfter = confirmedFor / 2
+)
 
 // lookupTimeout bounds a lookup in the store. A lookup goes on when the caller that started it has given up, because other
 // callers may wait for it.
@@ -70,12 +73,14 @@ var errHanging = errors.New("the store does not answer lookups")
 
 // Registry creates, changes and verifies keys. It is safe for concurrent use.
 //
-// It caches the store's answers for a moment. Ids that do not exist have a cache of their own, so that a flood of invented
-// keys does not evict real ones. The secret is compared at each use and never cached.
+// It caches keys for as long as the store's revision of all keys is the one with which they were read, and reads that twice a
+// second while keys are verified. Ids that do not exist have a cache of their own, so that a flood of invented keys does not
+// evict real ones. The secret is never cached.
 type Registry struct {
 	cfg     Config
 	cache   *lru.Cache[string, cachedKey]
 	missing *lru.Cache[string, time.Time] // ids that do not exist, and until when that is cached
+	seen    atomic.Pointer[sight]
 	lookups singleflight.Group
 	// running counts lookups. hanging says that a caller has waited for one in vain, and that none was answered since.
 	running atomic.Int64
@@ -87,8 +92,16 @@ type Registry struct {
 }
 
 type cachedKey struct {
-	key   *Key
-	until time.Time
+	key      *Key
+	revision int64
+}
+
+// sight is the revision of the keys that a read which began at a moment has seen.
+type sight struct {
+	revision int64
+	at       time.Time
+	// ahead says that a read has begun that is to confirm it.
+	ahead atomic.Bool
 }
 
 // New returns a registry.
@@ -173,32 +186,55 @@ func (r *Registry) Forget(id string) {
 }
 
 // VerifyCached verifies a key without asking the store. ok is false if that needs a lookup.
-func (r *Registry) VerifyCached(text string) (k Key, code Code, ok bool) {
+func (r *Registry) VerifyCached(text string) (k *Key, code Code, ok bool) {
 	id, formed := parse(text)
 	if !formed {
-		return Key{}, Unknown, true
+		return nil, Unknown, true
 	}
 	now := r.cfg.Now()
 	cached, ok := r.cached(id, now)
 	if !ok {
-		return Key{}, Unknown, false
+		return nil, Unknown, false
 	}
 	k, code = check(text, cached, now)
 	return k, code, true
 }
 
+// Holds reports whether a key that was valid still is, without asking the store. If not, it may have to be looked up.
+func (r *Registry) Holds(k *Key) bool {
+	now := r.cfg.Now()
+	cached, ok := r.cached(k.ID, now)
+	return ok && cached == k && k.code(now.UnixMilli()) == Valid
+}
+
 // cached returns the cached key with an id, nil if the id is known not to exist. ok is false if nothing is cached.
 func (r *Registry) cached(id string, now time.Time) (k *Key, ok bool) {
-	if c, found := r.cache.Get(id); found && now.Before(c.until) {
-		return c.key, true
+	if c, found := r.cache.Get(id); found {
+		if s := r.seen.Load(); c.revision == s.revision && now.Sub(s.at) < confirmedFor {
+			r.confirmAhead(s, c.key.ID, now)
+			return c.key, true
+		}
 	}
 	until, found := r.missing.Get(id)
 	return nil, found && now.Before(until)
 }
 
+// confirmAhead has the revision read again, together with some key, before anybody has to wait for it. If that fails, those
+// who verify keys when it is too old will hear of it.
+func (r *Registry) confirmAhead(s *sight, id string, now time.Time) {
+	if now.Sub(s.at) < confirmAfter || !s.ahead.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+		defer cancel()
+		_, _ = r.fetch(ctx, id)
+	}()
+}
+
 // Verify verifies a key. The code says what is wrong with the key; the error is one of the store. A key that is inactive or
-// expired is returned with its code, since the caller has its secret.
-func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
+// expired is returned with its code, since the caller has its secret; an unknown one is nil.
+func (r *Registry) Verify(ctx context.Context, text string) (*Key, Code, error) {
 	if k, code, ok := r.VerifyCached(text); ok {
 		return k, code, nil
 	}
@@ -220,23 +256,28 @@ func (r *Registry) Verify(ctx context.Context, text string) (Key, Code, error) {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			r.hanging.Store(true)
 		}
-		return Key{}, Unknown, fmt.Errorf("read API key %s: %w", id, ctx.Err())
+		return nil, Unknown, fmt.Errorf("read API key %s: %w", id, ctx.Err())
 	case a := <-answer:
 		if a.Err != nil {
-			return Key{}, Unknown, fmt.Errorf("read API key %s: %w", id, a.Err)
+			return nil, Unknown, fmt.Errorf("read API key %s: %w", id, a.Err)
 		}
 		k, code := check(text, a.Val.(*Key), r.cfg.Now())
 		return k, code, nil
 	}
 }
 
-// read reads a key from the store and caches it. It returns nil if the id does not exist. The TTL counts from before the
-// read. If another lookup has filled the cache meanwhile, the store is not asked.
+// read looks a key up. It returns nil if the id does not exist. If another lookup has filled the cache meanwhile, the store is
+// not asked.
 func (r *Registry) read(ctx context.Context, id string) (*Key, error) {
-	now := r.cfg.Now()
-	if k, ok := r.cached(id, now); ok {
+	if k, ok := r.cached(id, r.cfg.Now()); ok {
 		return k, nil
 	}
+	return r.fetch(ctx, id)
+}
+
+// fetch reads a key from the store and caches it. What it reads is relied on from before the read.
+func (r *Registry) fetch(ctx context.Context, id string) (*Key, error) {
+	began := r.cfg.Now()
 	r.cacheMu.Lock()
 	generation := r.generation
 	r.cacheMu.Unlock()
@@ -244,34 +285,41 @@ func (r *Registry) read(ctx context.Context, id string) (*Key, error) {
 	if r.running.Add(1) > hangingTries && r.hanging.Load() {
 		return nil, errHanging
 	}
-	k, found, err := r.cfg.Store.Key(ctx, id)
+	stored, found, err := r.cfg.Store.Key(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	r.hanging.Store(false)
 	r.cacheMu.Lock()
 	defer r.cacheMu.Unlock()
-	cacheable, until := r.generation == generation, now.Add(r.cfg.CacheTTL)
+	cacheable := r.generation == generation
 	if !found {
 		if cacheable {
-			r.missing.Add(id, until)
+			r.missing.Add(id, began.Add(confirmedFor))
 		}
 		return nil, nil
 	}
-	if cacheable {
-		r.cache.Add(id, cachedKey{&k, until})
+	k := &stored.Key
+	if old, cached := r.cache.Peek(id); cached && reflect.DeepEqual(old.key, k) {
+		k = old.key // so that it still is what Holds is asked about
 	}
-	return &k, nil
+	if s := r.seen.Load(); s == nil || !began.Before(s.at) {
+		r.seen.Store(&sight{revision: stored.Revision, at: began})
+	}
+	if cacheable {
+		r.cache.Add(id, cachedKey{k, stored.Revision})
+	}
+	return k, nil
 }
 
 // check compares the secret with that of k, in constant time, and checks whether k is valid. k is nil for an unknown id.
-func check(text string, k *Key, now time.Time) (Key, Code) {
+func check(text string, k *Key, now time.Time) (*Key, Code) {
 	if k == nil {
-		return Key{}, Unknown
+		return nil, Unknown
 	}
 	hash := sha256.Sum256([]byte(text))
 	if subtle.ConstantTimeCompare(hash[:], k.Hash[:]) != 1 {
-		return Key{}, Unknown
+		return nil, Unknown
 	}
-	return *k, k.code(now.UnixMilli())
+	return k, k.code(now.UnixMilli())
 }

@@ -14,8 +14,10 @@ const (
 	insertKeySQL = `
 INSERT INTO api_keys (` + columns.Key + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING`
 
+	// Without its row nothing would say that keys have changed, so each read has another revision then.
 	readKeysSQL = `
-SELECT ` + columns.Key + ` FROM api_keys WHERE id = ANY ($1)`
+SELECT coalesce((SELECT revision FROM key_revision), (random() * 9223372036854775807)::bigint), ` + columns.Key + `
+FROM api_keys WHERE id = ANY ($1)`
 
 	listKeysSQL = `
 SELECT ` + columns.Key + ` FROM api_keys WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4`
@@ -59,13 +61,13 @@ const maxKeyReads = 512
 
 // Key implements [keys.Store]. Calls at the same time share a query: keys that are made up, which anybody may send, would keep
 // others waiting for a query of each.
-func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
+func (s *Store) Key(ctx context.Context, id string) (keys.Stored, bool, error) {
 	k, err := s.keyReads.read(ctx, id, s.serveKeyReads)
 	if err != nil {
-		return keys.Key{}, false, fmt.Errorf("read keys: %w", err)
+		return keys.Stored{}, false, fmt.Errorf("read keys: %w", err)
 	}
 	if k == nil {
-		return keys.Key{}, false, nil
+		return keys.Stored{}, false, nil
 	}
 	return *k, true, nil
 }
@@ -84,13 +86,13 @@ func (s *Store) serveKeyReads(ctx context.Context) error {
 	for i, one := range reads {
 		ids[i] = one.question
 	}
-	var all []keys.Key
+	var all []keys.Stored
 	err = s.onConn(ctx, func(c conn) error {
 		rows, err := c.Query(ctx, readKeysSQL, ids)
-		all, err = collect(rows, err, columns.OfKey)
+		all, err = collect(rows, err, columns.OfStoredKey)
 		return err
 	})
-	found := make(map[string]*keys.Key, len(all))
+	found := make(map[string]*keys.Stored, len(all))
 	for i := range all {
 		found[all[i].ID] = &all[i]
 	}

@@ -281,6 +281,7 @@ var stepTables = []struct {
 	{journalStep, []string{"journal"}},
 	{9, []string{"outbox_refused"}},
 	{11, []string{"override_removals"}},
+	{12, []string{"key_revision"}},
 }
 
 // checkTables returns an error if a table is missing that a schema of ours has at this version.

@@ -49,7 +49,7 @@ var queries = []query{
 	{"delete outbox", deleteOutboxSQL, []string{"Delete on outbox", "Index Scan using outbox_pkey on outbox"}},
 	{"count outbox", countOutboxSQL, nil},
 	{"insert key", insertKeySQL, nil},
-	{"read keys", readKeysSQL, []string{"Index Scan using api_keys_pkey on api_keys"}},
+	{"read keys", readKeysSQL, []string{"Index Scan using api_keys_pkey on api_keys", "Seq Scan on key_revision"}},
 	{"list keys", listKeysSQL, []string{"Limit", "Index Scan using api_keys_pkey on api_keys"}},
 	{"list keys of a user", listKeysOfUserSQL, []string{"Limit", "Index Scan using api_keys_owner on api_keys", "Sort", "CTE Scan on mine"}},
 	{"revoke key", revokeKeySQL, []string{"Update on api_keys", "Index Scan using api_keys_pkey on api_keys"}},

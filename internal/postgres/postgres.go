@@ -99,7 +99,7 @@ type Store struct {
 	// with unknown API keys would hold up all decisions.
 	readSlots  chan struct{}
 	dirtyReads *sharedReads[dirtyQuestion, []engine.StoredCounter]
-	keyReads   *sharedReads[string, *keys.Key]
+	keyReads   *sharedReads[string, *keys.Stored]
 	// relay serves what may keep a transaction open for long, and what must work without the schema.
 	relay oneLinePool
 	// relaySlots bounds the calls of Relay that run at the same time.
@@ -192,7 +192,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 			"no database connection was lost lately"),
 		relaySlots: make(chan struct{}, maxRelays), reportSlot: make(chan struct{}, 1),
 		expireLock: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), foldLoopDone: make(chan struct{}),
-		dirtyReads: newSharedReads[dirtyQuestion, []engine.StoredCounter](), keyReads: newSharedReads[string, *keys.Key](),
+		dirtyReads: newSharedReads[dirtyQuestion, []engine.StoredCounter](), keyReads: newSharedReads[string, *keys.Stored](),
 		counterScan: expiryScan{query: expiredCountersSQL, limit: scanBatch},
 		receiptScan: expiryScan{query: expiredReceiptsSQL, limit: scanBatch},
 		cache:       newCounterCache(), foldPolicy: journal.Default(maxJournalBytes), foldTimeout: foldTimeout, lastNaming: -1,

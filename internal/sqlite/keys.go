@@ -13,7 +13,9 @@ const (
 	insertKeySQL = `
 INSERT INTO api_keys (` + columns.Key + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`
 
-	readKeySQL = `SELECT ` + columns.Key + ` FROM api_keys WHERE id = ?`
+	// Without its row nothing would say that keys have changed, so each read has another revision then.
+	readKeySQL = `
+SELECT coalesce((SELECT revision FROM key_revision), random()), ` + columns.Key + ` FROM api_keys WHERE id = ?`
 
 	listKeysSQL = `
 SELECT ` + columns.Key + ` FROM api_keys WHERE id > ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4`
@@ -45,8 +47,8 @@ func (s *Store) CreateKey(ctx context.Context, k keys.Key) error {
 }
 
 // Key implements [keys.Store].
-func (s *Store) Key(ctx context.Context, id string) (keys.Key, bool, error) {
-	return first(read(ctx, s, "read keys", columns.OfKey, readKeySQL, id))
+func (s *Store) Key(ctx context.Context, id string) (keys.Stored, bool, error) {
+	return first(read(ctx, s, "read keys", columns.OfStoredKey, readKeySQL, id))
 }
 
 // ListKeys implements [keys.Store].
@@ -66,7 +68,8 @@ func (s *Store) RevokeKey(ctx context.Context, id string, at int64) (keys.Key, b
 	if _, err := s.change(ctx, "revoke key", revokeKeySQL, id, at); err != nil {
 		return keys.Key{}, false, err
 	}
-	return s.Key(ctx, id)
+	k, found, err := s.Key(ctx, id)
+	return k.Key, found, err
 }
 
 // ExpireKey implements [keys.Store].
@@ -74,7 +77,8 @@ func (s *Store) ExpireKey(ctx context.Context, id string, at int64) (keys.Key, b
 	if _, err := s.change(ctx, "write key", expireKeySQL, id, at); err != nil {
 		return keys.Key{}, false, err
 	}
-	return s.Key(ctx, id)
+	k, found, err := s.Key(ctx, id)
+	return k.Key, found, err
 }
 
 // PruneKeys removes up to max keys that were revoked or expired before the given time, and returns how many.

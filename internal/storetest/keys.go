@@ -16,6 +16,7 @@ var keyTests = []test{
 	{"a key is revoked once", keyRevoked},
 	{"the expiry of a key can be set and removed", keyExpires},
 	{"keys that ended are removed in batches", endedKeys},
+	{"the revision of the keys changes with each change of a key", keyRevision},
 }
 
 func aKey(id, user string) apikeys.Key {
@@ -36,7 +37,7 @@ func wantKey(t *testing.T, s apikeys.Store, want apikeys.Key) {
 	if err != nil || !found {
 		t.Fatalf("key %s: %t, %v", want.ID, found, err)
 	}
-	equal(t, "key", got, want)
+	equal(t, "key", got.Key, want)
 }
 
 func keyFields(t *testing.T, s Store) {
@@ -146,5 +147,39 @@ func keyExpires(t *testing.T, s Store) {
 	}
 	if _, found, err := s.ExpireKey(within(t), "CCCCCCCC", 7); found || err != nil {
 		t.Errorf("expire nothing: %t, %v", found, err)
+	}
+}
+
+// keyRevision: also a key that was not changed is read with the new revision. Neither a new key nor a change of none counts.
+func keyRevision(t *testing.T, s Store) {
+	createKey(t, s, aKey("AAAAAAAA", "u"))
+	revision := func() int64 {
+		t.Helper()
+		k, found, err := s.Key(within(t), "AAAAAAAA")
+		if err != nil || !found {
+			t.Fatalf("read: %t, %v", found, err)
+		}
+		return k.Revision
+	}
+	seen := map[int64]bool{revision(): true}
+	for _, c := range []struct {
+		name    string
+		changes bool
+		change  func() error
+	}{
+		{"a read", false, func() error { return nil }},
+		{"a new key", false, func() error { return s.CreateKey(within(t), aKey("BBBBBBBB", "u")) }},
+		{"an expiry", true, func() error { _, _, err := s.ExpireKey(within(t), "BBBBBBBB", 9); return err }},
+		{"a revocation", true, func() error { _, _, err := s.RevokeKey(within(t), "BBBBBBBB", 7); return err }},
+		{"a removal", true, func() error { _, err := s.PruneKeys(within(t), time.UnixMilli(8), 9); return err }},
+	} {
+		if err := c.change(); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		now := revision()
+		if seen[now] == c.changes {
+			t.Errorf("revision %d after %s", now, c.name)
+		}
+		seen[now] = true
 	}
 }
