@@ -66,11 +66,11 @@ func contextUntil(end time.Time, short bool) (context.Context, context.CancelFun
 }
 
 // skipStore has a request answered without any transaction, because of why. Leases that it was to
-// return stay with the worker until the next sweep.
+// settle stay with the worker until the next sweep.
 func (e *Engine) skipStore(r *Request, why error) {
 	r.err = why
-	if r.Verb == returnLeases {
-		e.leases.returnFailed(r)
+	if r.Verb == returnLeases || r.Verb == renewLeases {
+		e.leases.settleFailed(r)
 	}
 }
 

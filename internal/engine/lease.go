@@ -3,6 +3,7 @@ package engine
 import (
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,9 @@ const (
 	maxLeases = 65536
 	// sweepEvery is how often ended leases are looked for.
 	sweepEvery = 100 * time.Millisecond
+	// renewAhead is how long before the end of a lease it is renewed, if there is demand: more than the time between two
+	// sweeps, and that of a transaction.
+	renewAhead = 150
 	// idleSweeps is after how many sweeps without a request a counter is no longer tracked.
 	idleSweeps = 20
 )
@@ -45,10 +49,9 @@ type lease struct {
 	// tokens are left of the grant. They may be served until the store's clock passes until.
 	tokens int64
 	grant
-	// ended forbids serving; endCount counts how often it was set. returning says that a request to
-	// give the tokens back is queued, spent that the lease is in leases.spent, and gone that it is
-	// no longer tracked.
-	ended, returning, spent, gone bool
+	// ended forbids serving; endCount counts how often it was set. queued says that a request to settle
+	// it is queued, spent that the lease is in leases.spent, and gone that it is no longer tracked.
+	ended, queued, spent, gone bool
 	// line2 and line3 are never written. Prefetch reads them to load their cache lines.
 	line2 atomic.Uint32
 	// clock is the reading of the transaction that charged the grant.
@@ -257,7 +260,7 @@ func (e *lease) clearSpent() bool {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
 	e.spent = false
-	return e.amount > 0 && !e.ended && !e.returning
+	return e.amount > 0 && !e.ended && !e.queued
 }
 
 // fill describes the counter as if what is left of the lease were free.
@@ -295,7 +298,7 @@ func (x *leases) takeForBatch(b *batch, now int64) {
 				bl.demand += bl.asked
 			}
 			e.demand.add(now, bl.asked)
-			e.grant, e.tokens, e.returning, e.idle = grant{}, 0, false, 0
+			e.grant, e.tokens, e.queued, e.idle = grant{}, 0, false, 0
 		}
 		s.mu.Unlock()
 	}
@@ -373,8 +376,8 @@ func (e *lease) end() {
 }
 
 // takeExpired returns requests to settle the leases that have ended at now, even if nothing is left
-// of them, and stops tracking idle counters. With all it returns requests for all leases, also those
-// that are being returned.
+// of them, or are about to, and stops tracking idle counters. With all it returns requests to return all
+// leases, also those for which one is queued.
 func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs []*Request) {
 	for i := range x.shards {
 		s := &x.shards[i]
@@ -389,9 +392,13 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 				x.count.Add(-1)
 			case e.amount > 0 && e.clock.latest(now) > e.until+graceOf(e.limit.Algorithm):
 				e.grant, e.tokens = grant{}, 0 // it is too late to give it back
-			case e.amount > 0 && (all || !e.returning && (e.ended || e.expired(now, clock))):
-				e.returning = true
+			case e.amount > 0 && all:
 				rs = appendLimit(rs, returnLeases, &e.limit)
+			case e.amount > 0 && !e.queued:
+				if verb, due := e.due(now, clock); due {
+					e.queued = true
+					rs = appendLimit(rs, verb, &e.limit)
+				}
 			}
 		}
 		s.mu.Unlock()
@@ -399,14 +406,28 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 	return rs
 }
 
-// returnFailed notes that the request of takeExpired was not written.
-func (x *leases) returnFailed(r *Request) {
+// due returns whether the lease is to be settled now, and whether it is to be renewed then: with demand, the next request would
+// otherwise wait for a transaction of its own. A lease that ends with its window cannot last longer before that.
+func (e *lease) due(now time.Time, clock *clockReading) (verb Verb, due bool) {
+	over := e.ended || e.expired(now, clock)
+	soon := e.until == e.at+maxLease && e.clock.latest(now) > e.until-renewAhead
+	switch {
+	case (over || soon) && !e.ended && e.demand.recent(e.clock.earliest(now)) > 0:
+		return renewLeases, true
+	case over:
+		return returnLeases, true
+	}
+	return 0, false
+}
+
+// settleFailed notes that the request of takeExpired was not written.
+func (x *leases) settleFailed(r *Request) {
 	for i := range r.Limits {
 		id := r.Limits[i].CounterID
 		s := x.shard(id)
 		s.mu.Lock()
 		if e := s.entries[id]; e != nil {
-			e.returning = false
+			e.queued = false
 		}
 		s.mu.Unlock()
 	}
@@ -425,14 +446,17 @@ func (e *Engine) Leased() (sum int64) {
 	return sum
 }
 
-// appendLimit adds a limit to the last of the requests, or to a new one if that is full.
+// appendLimit adds a limit to the last of the requests with a verb, or to a new one if that is full.
 func appendLimit(rs []*Request, v Verb, l *Limit) []*Request {
-	if n := len(rs); n == 0 || len(rs[n-1].Limits) >= 64 {
-		rs = append(rs, &Request{Verb: v})
+	for _, r := range slices.Backward(rs) {
+		if r.Verb == v && len(r.Limits) < 64 {
+			r.Limits = append(r.Limits, *l)
+			return rs
+		} else if r.Verb == v {
+			break
+		}
 	}
-	last := rs[len(rs)-1]
-	last.Limits = append(last.Limits, *l)
-	return rs
+	return append(rs, &Request{Verb: v, Limits: []Limit{*l}})
 }
 
 // leaseLoop gives back what is left of ended leases. It also drives the heartbeat and checks the
@@ -454,7 +478,7 @@ func (e *Engine) leaseLoop() {
 		}
 		for _, r := range e.leases.takeExpired(time.Now(), e.clock.Load(), false) {
 			if e.Submit(r) != nil {
-				e.leases.returnFailed(r) // the queue is full: the next sweep tries again
+				e.leases.settleFailed(r) // the queue is full: the next sweep tries again
 			}
 		}
 	}

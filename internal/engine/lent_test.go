@@ -285,7 +285,7 @@ func TestCloseGivesBackWhatSweepCouldNot(t *testing.T) {
 	if rs := x.takeExpired(now, &clock, false); len(rs) != 0 {
 		t.Errorf("%d requests while one is on its way", len(rs))
 	}
-	x.returnFailed(&Request{Limits: []Limit{{CounterID: id}, {CounterID: CounterID{"k", "not leased any more"}}}})
+	x.settleFailed(&Request{Limits: []Limit{{CounterID: id}, {CounterID: CounterID{"k", "not leased any more"}}}})
 	if rs := x.takeExpired(now, &clock, false); len(rs) != 1 {
 		t.Errorf("%d requests after that one failed, want another", len(rs))
 	}

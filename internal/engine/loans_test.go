@@ -241,7 +241,7 @@ func TestOnlyALeaseThatIsHeldIsRenewed(t *testing.T) {
 		"held":                   {func(*lease) {}, 1},
 		"in another batch":       {func(of *lease) { of.grant = grant{} }, 0},
 		"ended":                  {func(of *lease) { of.end() }, 0},
-		"about to be given back": {func(of *lease) { of.returning = true }, 0},
+		"about to be given back": {func(of *lease) { of.queued = true }, 0},
 	} {
 		var e Engine
 		of := servedLease(&e, limitOf(t, SlidingWindow, 1000, "1h"), 0)

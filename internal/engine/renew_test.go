@@ -3,6 +3,7 @@ package engine_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/seed503877ad/limits/internal/engine"
 )
@@ -53,4 +54,27 @@ func TestSpentLeaseOfResetCounterIsNotRenewed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALeaseIsRenewedBeforeItEnds as long as there is demand, so that nobody waits for a transaction. Then it is given back.
+func TestALeaseIsRenewedBeforeItEnds(t *testing.T) {
+	t.Parallel()
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
+		l := leased(t, "k", 1_000_000_000)
+		charged := warm(t, e, l)
+		for range 3 { // the third comes after the end of the first lease
+			time.Sleep(450 * time.Millisecond)
+			synctest.Wait()
+			before := store.count()
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+			if charged++; store.count() != before {
+				t.Errorf("request %d waited for a transaction", charged)
+			}
+		}
+		time.Sleep(2100 * time.Millisecond)
+		synctest.Wait()
+		if used := usedNow(t, e, "k"); used != charged || e.Leased() != 0 {
+			t.Errorf("%d used and %d leased two seconds after the last of %d requests", used, e.Leased(), charged)
+		}
+	})
 }

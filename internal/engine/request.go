@@ -34,7 +34,7 @@ const (
 	reportDenials
 	// returnLeases settles leases that have ended.
 	returnLeases
-	// renewLeases settles leases that are used up, and takes new ones.
+	// renewLeases settles leases that are used up, or about to end, and takes new ones.
 	renewLeases
 	// noop runs a transaction without limits: it shows that cached denials still hold, or probes
 	// the store.

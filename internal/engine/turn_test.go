@@ -81,8 +81,7 @@ func TestATurnForNothingIsEnded(t *testing.T) {
 		store := &inTurns{tap: openTap(t)}
 		e := start(t, engine.Config{Store: store})
 		l := leased(t, "k", 1_000_000)
-		warm(t, e, l)
-		time.Sleep(1100 * time.Millisecond) // the lease is over
+		spend(t, e, l)
 		synctest.Wait()
 		given, ended := store.given.Load(), store.ended.Load()
 		var done sync.WaitGroup
