@@ -17,8 +17,8 @@ const (
 	// renewAhead is how long before the end of a lease it is renewed, if there is demand: more than the time between two
 	// sweeps, and that of a transaction.
 	renewAhead = 150
-	// idleSweeps is after how many sweeps without a request a counter is no longer tracked.
-	idleSweeps = 20
+	// idleFor is after how long without a transaction a counter is no longer tracked, or a little later.
+	idleFor = 2 * time.Second
 )
 
 // leases are what this worker charged ahead and may serve from memory, and the demand for each counter.
@@ -31,12 +31,21 @@ type leases struct {
 	// result of takeSpent, reused.
 	spentMu      sync.Mutex
 	spent, taken []*lease
+	began        time.Time
 }
 
 type leaseShard struct {
 	mu      sync.Mutex
 	entries map[CounterID]*lease
 	names   nameCounts
+	// tracked has all entries, and when the next sweep is to look at each, so that it need not read the others' memory.
+	tracked []tracked
+}
+
+// tracked is a lease that a sweep looks at from a time on, as the time since leases.began.
+type tracked struct {
+	from time.Duration
+	*lease
 }
 
 // lease is this worker's lease of one counter, and the demand for it.
@@ -60,11 +69,11 @@ type lease struct {
 	// meanwhile, see bucket.
 	used, resetAt int64
 	demand        demand
-	// idle counts the sweeps since a transaction had it. A lease that serves is renewed or given back long before this is
-	// idleSweeps.
-	idle     int32
+	// idle says that a sweep found it without a grant, and that no transaction has had it since.
+	idle     bool
 	line3    atomic.Uint32
 	endCount uint64
+	index    int // in tracked
 	// spec and stateSince are spec and since of the state.
 	spec       uint64
 	stateSince int64
@@ -96,7 +105,7 @@ type batchLease struct {
 }
 
 func (x *leases) init() {
-	x.sharding = sharding{maphash.MakeSeed()}
+	x.sharding, x.began = sharding{maphash.MakeSeed()}, time.Now()
 	for i := range x.shards {
 		x.shards[i].entries, x.shards[i].names = make(map[CounterID]*lease), make(nameCounts)
 	}
@@ -298,7 +307,7 @@ func (x *leases) takeForBatch(b *batch, now int64) {
 				bl.demand += bl.asked
 			}
 			e.demand.add(now, bl.asked)
-			e.grant, e.tokens, e.queued, e.idle = grant{}, 0, false, 0
+			e.grant, e.tokens, e.queued, e.idle = grant{}, 0, false, false
 		}
 		s.mu.Unlock()
 	}
@@ -309,12 +318,29 @@ func (x *leases) add(s *leaseShard, id CounterID) *lease {
 	if len(s.entries) >= maxLeases/shardCount {
 		return nil
 	}
-	e := &lease{shard: s}
+	e := &lease{shard: s, index: len(s.tracked), limit: Limit{CounterID: id}}
 	s.entries[id] = e
+	s.tracked = append(s.tracked, tracked{time.Since(x.began) + idleFor, e})
 	s.names[id.Name]++
 	x.count.Add(1)
 	return e
 }
+
+// remove stops tracking a counter.
+func (x *leases) remove(e *lease) {
+	s, id, last := e.shard, e.limit.CounterID, len(e.shard.tracked)-1
+	s.tracked[e.index] = s.tracked[last]
+	s.tracked[e.index].index = e.index
+	s.tracked[last] = tracked{}
+	s.tracked = s.tracked[:last]
+	delete(s.entries, id)
+	s.names.remove(id.Name)
+	e.gone = true
+	x.count.Add(-1)
+}
+
+// lookFrom has sweeps look at the lease from a time on.
+func (e *lease) lookFrom(from time.Duration) { e.shard.tracked[e.index].from = from }
 
 // restore gives a batch's leases back to the worker after its transaction failed.
 func (x *leases) restore(b *batch) {
@@ -325,6 +351,7 @@ func (x *leases) restore(b *batch) {
 			bl.lease.demand.subtract(bl.asked) // takeForBatch will add it again
 			if bl.grant.amount > 0 {
 				bl.lease.grant, bl.lease.tokens = bl.grant, bl.unused
+				bl.lease.lookFrom(0)
 			}
 			s.mu.Unlock()
 		}
@@ -338,6 +365,7 @@ func (x *leases) install(b *batch) {
 			s := bl.lease.shard
 			s.mu.Lock()
 			bl.lease.start(&b.counters[slot], bl, b.clock)
+			bl.lease.lookFrom(bl.lease.settleFrom(x.began))
 			s.mu.Unlock()
 		}
 	}
@@ -373,28 +401,34 @@ func (x *leases) endFor(f Forget) {
 func (e *lease) end() {
 	e.ended = true
 	e.endCount++
+	e.lookFrom(0)
 }
 
 // takeExpired returns requests to settle the leases that have ended at now, even if nothing is left
 // of them, or are about to, and stops tracking idle counters. With all it returns requests to return all
 // leases, also those for which one is queued.
 func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs []*Request) {
+	passed := now.Sub(x.began)
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.mu.Lock()
-		for id, e := range s.entries {
-			e.idle++
+		for j := len(s.tracked) - 1; j >= 0; j-- { // backward, because remove puts the last one in the place of another
+			if s.tracked[j].from > passed && !all {
+				continue
+			}
+			e := s.tracked[j].lease
+			e.lookFrom(passed + sweepEvery)
 			switch {
-			case e.amount == 0 && e.idle > idleSweeps:
-				e.gone = true
-				delete(s.entries, id)
-				s.names.remove(id.Name)
-				x.count.Add(-1)
-			case e.amount > 0 && e.clock.latest(now) > e.until+graceOf(e.limit.Algorithm):
+			case e.amount == 0 && e.idle:
+				x.remove(e)
+			case e.amount == 0:
+				e.idle = true
+				e.lookFrom(passed + idleFor)
+			case e.clock.latest(now) > e.until+graceOf(e.limit.Algorithm):
 				e.grant, e.tokens = grant{}, 0 // it is too late to give it back
-			case e.amount > 0 && all:
+			case all:
 				rs = appendLimit(rs, returnLeases, &e.limit)
-			case e.amount > 0 && !e.queued:
+			case !e.queued:
 				if verb, due := e.due(now, clock); due {
 					e.queued = true
 					rs = appendLimit(rs, verb, &e.limit)
@@ -406,11 +440,27 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 	return rs
 }
 
+// settlesAhead reports whether the lease may be renewed before its end. One that ends with its window cannot last longer before
+// that.
+func (e *lease) settlesAhead() bool { return e.until == e.at+maxLease }
+
+// settleFrom is when the lease is to be settled at the earliest, as the time since began.
+func (e *lease) settleFrom(began time.Time) time.Duration {
+	if e.ended {
+		return 0
+	}
+	end := e.until
+	if e.settlesAhead() {
+		end -= renewAhead
+	}
+	return e.clock.sent.Sub(began) + time.Duration(end-e.clock.latest(e.clock.sent))*time.Millisecond
+}
+
 // due returns whether the lease is to be settled now, and whether it is to be renewed then: with demand, the next request would
-// otherwise wait for a transaction of its own. A lease that ends with its window cannot last longer before that.
+// otherwise wait for a transaction of its own.
 func (e *lease) due(now time.Time, clock *clockReading) (verb Verb, due bool) {
 	over := e.ended || e.expired(now, clock)
-	soon := e.until == e.at+maxLease && e.clock.latest(now) > e.until-renewAhead
+	soon := e.settlesAhead() && e.clock.latest(now) > e.until-renewAhead
 	switch {
 	case (over || soon) && !e.ended && e.demand.recent(e.clock.earliest(now)) > 0:
 		return renewLeases, true

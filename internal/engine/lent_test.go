@@ -276,9 +276,7 @@ func TestCloseGivesBackWhatSweepCouldNot(t *testing.T) {
 	id := CounterID{"k", "n"}
 	now := time.Now()
 	clock := clockReading{now: 200, sent: now, received: now}
-	x.shard(id).entries[id] = &lease{
-		limit: Limit{CounterID: id}, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock,
-	}
+	hold(&x, id, grant{amount: 5, until: 100}, &clock)
 	if rs := x.takeExpired(now, &clock, false); len(rs) != 1 {
 		t.Fatalf("%d requests to settle a lease that is over", len(rs))
 	}
@@ -286,6 +284,7 @@ func TestCloseGivesBackWhatSweepCouldNot(t *testing.T) {
 		t.Errorf("%d requests while one is on its way", len(rs))
 	}
 	x.settleFailed(&Request{Limits: []Limit{{CounterID: id}, {CounterID: CounterID{"k", "not leased any more"}}}})
+	now = now.Add(sweepEvery)
 	if rs := x.takeExpired(now, &clock, false); len(rs) != 1 {
 		t.Errorf("%d requests after that one failed, want another", len(rs))
 	}
@@ -294,19 +293,24 @@ func TestCloseGivesBackWhatSweepCouldNot(t *testing.T) {
 	}
 }
 
+// hold has the worker hold a lease, at which the next sweep looks.
+func hold(x *leases, id CounterID, g grant, clock *clockReading) {
+	e := x.add(x.shard(id), id)
+	e.grant, e.tokens, e.clock = g, g.amount, clock
+	e.lookFrom(0)
+}
+
 // A lease is not given back when it is too late for that.
 func TestLongEndedLeaseIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	id := CounterID{"k", "n"}
-	now := time.Now()
 	const end = leaseGrace + 100
 	for at, want := range map[int64]int{end - 2: 1, end - 1: 0} { // latest adds 2 ms
 		var x leases
 		x.init()
+		now := time.Now()
 		clock := clockReading{now: at, sent: now, received: now}
-		x.shard(id).entries[id] = &lease{
-			limit: Limit{CounterID: id}, grant: grant{amount: 5, until: end - leaseGrace}, tokens: 5, clock: &clock,
-		}
+		hold(&x, id, grant{amount: 5, until: end - leaseGrace}, &clock)
 		rs := x.takeExpired(now, &clock, false)
 		if e := x.shard(id).entries[id]; len(rs) != want || (e.amount > 0) != (want > 0) || (e.tokens > 0) != (want > 0) {
 			t.Errorf("at %d: %d requests, and the lease is of %d with %d left", at, len(rs), e.amount, e.tokens)
@@ -326,17 +330,17 @@ func TestIdleDemandIsForgotten(t *testing.T) {
 	ref := new(Ref)
 	_, e := x.lockAndFind(ref, idle)
 	e.shard.mu.Unlock()
-	held := x.add(x.shard(lent), lent)
-	held.grant, held.tokens, held.clock = grant{amount: 5, until: 1000}, 5, &clock
-	for range idleSweeps {
-		x.takeExpired(now, &clock, false)
+	hold(&x, lent, grant{amount: 5, until: 1000}, &clock)
+	now = time.Now()
+	for _, after := range []time.Duration{0, idleFor, 2*idleFor - 1} {
+		x.takeExpired(now.Add(after), &clock, false)
 	}
 	if x.shard(idle).entries[idle] == nil || x.count.Load() != 2 {
-		t.Errorf("forgotten after %d sweeps; %d counters are known", idleSweeps, x.count.Load())
+		t.Errorf("forgotten too soon; %d counters are known", x.count.Load())
 	}
-	x.takeExpired(now, &clock, false)
+	x.takeExpired(now.Add(2*idleFor), &clock, false)
 	if x.shard(idle).entries[idle] != nil || x.shard(lent).entries[lent] == nil || x.count.Load() != 1 {
-		t.Errorf("after %d sweeps %d counters are known", idleSweeps+1, x.count.Load())
+		t.Errorf("after %s %d counters are known", 2*idleFor, x.count.Load())
 	}
 	s, again := x.lockAndFind(ref, idle)
 	s.mu.Unlock()
@@ -354,9 +358,8 @@ func TestEndedLeaseServesNoLaterRequest(t *testing.T) {
 	clock := clockReading{sent: now, received: now}
 	e.clock.Store(&clock)
 	l := Limit{CounterID: CounterID{"k", "n"}, Limit: 100, Window: Window{Millis: 1000, text: "1s"}, Leased: true}
-	home := e.leases.shard(l.CounterID)
-	home.entries[l.CounterID] = &lease{shard: home, limit: l, grant: grant{amount: 5, until: 100}, tokens: 5, clock: &clock}
-	e.leases.count.Add(1)
+	hold(&e.leases, l.CounterID, grant{amount: 5, until: 100}, &clock)
+	e.leases.lookup(&l).limit = l
 	w := &writer{e: &e, now: now}
 	for after, want := range map[time.Duration]bool{0: true, 200 * time.Millisecond: false} {
 		if got := w.serve(&Request{Cost: 1, Limits: []Limit{l}, Received: now.Add(after)}); got != want {
