@@ -17,6 +17,10 @@ const (
 	// renewAhead is how long before the end of a lease it is renewed, if there is demand: more than the time between two
 	// sweeps, and that of a transaction.
 	renewAhead = 150
+	// spentPart is the part of a lease, besides the cost of a request like the last, below which it is renewed with the next
+	// transaction. The more is left, the fewer requests come too early for that, and have a transaction of their own; but the
+	// more often it is renewed.
+	spentPart = 3
 	// idleFor is after how long without a transaction a counter is no longer tracked, or a little later.
 	idleFor = 2 * time.Second
 )
@@ -27,8 +31,7 @@ type leases struct {
 	shards [shardCount]leaseShard
 	// count is how many counters are tracked; when it is 0 requests need not look.
 	count atomic.Int64
-	// spent are leases that have too little left for another request like the last. taken is the
-	// result of takeSpent, reused.
+	// spent are leases of which little is left. taken is the result of takeSpent, reused.
 	spentMu      sync.Mutex
 	spent, taken []*lease
 	began        time.Time
@@ -218,7 +221,7 @@ func (x *leases) serveOne(e *lease, r *Request, i int, now time.Time, clock *clo
 	if r.Verb == Consume {
 		e.tokens -= r.Cost
 		e.demand.add(e.clock.earliest(now), r.Cost)
-		if e.tokens < r.Cost && !e.spent {
+		if e.tokens < r.Cost+e.amount/spentPart && !e.spent {
 			e.spent = true
 			x.noteSpent(e)
 		}

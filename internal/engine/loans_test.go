@@ -208,15 +208,15 @@ func servedLease(e *Engine, l Limit, tokens int64) *lease {
 	return of
 }
 
-// TestALeaseIsRenewedOnceItIsSpent: as soon as it has too little for a request like the last, and once, however many smaller
-// ones it serves.
+// TestALeaseIsRenewedOnceItIsSpent: as soon as it has less than a third besides a request like the last, and once, however many
+// it serves after that.
 func TestALeaseIsRenewedOnceItIsSpent(t *testing.T) {
 	t.Parallel()
 	var e Engine
 	l := limitOf(t, SlidingWindow, 1000, "1h")
 	l.Leased = true
 	of := servedLease(&e, l, 10)
-	for i, c := range []struct{ cost, spent int64 }{{3, 0}, {1, 0}, {3, 0}, {2, 1}, {1, 1}} {
+	for i, c := range []struct{ cost, spent int64 }{{3, 0}, {1, 0}, {3, 1}, {2, 1}, {1, 1}} {
 		_, ok := e.leases.serve(&Request{Limits: []Limit{l}, Cost: c.cost}, time.Now(), e.clock.Load())
 		if !ok || int64(len(e.leases.spent)) != c.spent {
 			t.Errorf("request %d: served: %t, and %d leases are spent, with %d left", i, ok, len(e.leases.spent), of.tokens)
