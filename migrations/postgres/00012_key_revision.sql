@@ -12,7 +12,8 @@ INSERT INTO key_revision (revision) VALUES (0);
 -- +goose StatementBegin
 CREATE FUNCTION change_key_revision() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE key_revision SET revision = (random() * 9223372036854775807)::bigint;
+    -- Who changes keys by hand may have another search_path.
+    EXECUTE format('UPDATE %I.key_revision SET revision = (random() * 9223372036854775807)::bigint', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
 $$;
