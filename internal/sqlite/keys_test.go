@@ -14,6 +14,8 @@ func TestKeysThatAreChangedByHandHaveAnotherRevision(t *testing.T) {
 	seen := map[int64]string{}
 	for _, sql := range []string{
 		`SELECT 1`, `UPDATE api_keys SET revoked_at = 1 WHERE id = 'BBBBBBBB'`, `DELETE FROM api_keys WHERE id = 'BBBBBBBB'`,
+		`REPLACE INTO api_keys SELECT id, hash, name, owner, tier, attributes, created_at, expires_at, 1 FROM api_keys`,
+		`INSERT INTO api_keys SELECT * FROM api_keys WHERE true ON CONFLICT DO UPDATE SET tier = 'pro'`,
 		`DELETE FROM api_keys`, `DELETE FROM key_revision`, `SELECT 2`,
 	} {
 		if _, err := s.conn.ExecContext(t.Context(), sql); err != nil {

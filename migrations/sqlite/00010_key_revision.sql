@@ -8,12 +8,16 @@ CREATE TABLE key_revision (
     one      INTEGER PRIMARY KEY DEFAULT 1 CHECK (one = 1),
     revision INTEGER NOT NULL
 ) STRICT;
-INSERT INTO key_revision (revision) VALUES (0);
+INSERT INTO key_revision (revision) VALUES (random());
 
 CREATE TRIGGER key_was_updated AFTER UPDATE ON api_keys BEGIN
     UPDATE key_revision SET revision = random();
 END;
 CREATE TRIGGER key_was_deleted AFTER DELETE ON api_keys BEGIN
+    UPDATE key_revision SET revision = random();
+END;
+-- REPLACE deletes the row that it replaces, but no trigger for that is called.
+CREATE TRIGGER key_was_replaced BEFORE INSERT ON api_keys WHEN EXISTS (SELECT 1 FROM api_keys WHERE id = NEW.id) BEGIN
     UPDATE key_revision SET revision = random();
 END;
 -- +goose StatementEnd
@@ -22,5 +26,6 @@ END;
 -- +goose StatementBegin
 DROP TRIGGER key_was_updated;
 DROP TRIGGER key_was_deleted;
+DROP TRIGGER key_was_replaced;
 DROP TABLE key_revision;
 -- +goose StatementEnd
