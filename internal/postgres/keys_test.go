@@ -42,7 +42,9 @@ func TestKeysThatAreChangedByHandHaveAnotherRevision(t *testing.T) {
 	seen := map[int64]string{}
 	for _, sql := range []string{
 		`SELECT 1`, `UPDATE api_keys SET revoked_at = 1 WHERE id = 'BBBBBBBB'`, `DELETE FROM api_keys WHERE id = 'BBBBBBBB'`,
-		`BEGIN; SET LOCAL search_path = pg_catalog; UPDATE public.api_keys SET name = 'n'; COMMIT`, `TRUNCATE api_keys`, `DELETE FROM key_revision`, `SELECT 2`,
+		`INSERT INTO api_keys SELECT * FROM api_keys ON CONFLICT (id) DO UPDATE SET tier = 'pro'`,
+		`BEGIN; SET LOCAL search_path = pg_catalog; UPDATE public.api_keys SET name = 'n'; COMMIT`,
+		`TRUNCATE api_keys`, `DELETE FROM key_revision`, `SELECT 2`,
 	} {
 		exec(t, s.relay, sql)
 		for _, id := range []string{"AAAAAAAA", "BBBBBBBB"} {

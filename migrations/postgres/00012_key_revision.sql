@@ -7,7 +7,7 @@ CREATE TABLE key_revision (
     one      boolean PRIMARY KEY DEFAULT true CHECK (one),
     revision bigint  NOT NULL
 );
-INSERT INTO key_revision (revision) VALUES (0);
+INSERT INTO key_revision (revision) VALUES ((random() * 9223372036854775807)::bigint);
 
 -- +goose StatementBegin
 CREATE FUNCTION change_key_revision() RETURNS trigger LANGUAGE plpgsql AS $$
