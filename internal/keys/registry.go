@@ -55,6 +55,9 @@ const (
 	confirmedFor = 900 * time.Millisecond
 	// confirmAfter is the age at which the revision is read again, so that nobody has to wait for it.
 	confirmAfter = confirmedFor / 2
+	// reliedOnFor is for how long a key is relied on whatever the revision says: a change may have escaped it, such as one made
+	// while triggers were off, or the loss of the last transactions when a standby took over.
+	reliedOnFor = time.Minute
 )
 
 // lookupTimeout bounds a lookup in the store. A lookup goes on when the caller that started it has given up, because other
@@ -73,9 +76,9 @@ var errHanging = errors.New("the store does not answer lookups")
 
 // Registry creates, changes and verifies keys. It is safe for concurrent use.
 //
-// It caches keys for as long as the store's revision of all keys is the one with which they were read, and reads that twice a
-// second while keys are verified. Ids that do not exist have a cache of their own, so that a flood of invented keys does not
-// evict real ones. The secret is never cached.
+// It caches keys for as long as the store's revision of all keys is the one with which they were read, at most a minute, and
+// reads that twice a second while keys are verified. Ids that do not exist have a cache of their own, so that a flood of
+// invented keys does not evict real ones. The secret is never cached.
 type Registry struct {
 	cfg     Config
 	cache   *lru.Cache[string, cachedKey]
@@ -94,6 +97,7 @@ type Registry struct {
 type cachedKey struct {
 	key      *Key
 	revision int64
+	at       time.Time // from when on it is relied on
 }
 
 // sight is the revision of the keys that a read which began at a moment has seen.
@@ -163,14 +167,14 @@ func (r *Registry) Expire(ctx context.Context, id string, at int64) (Key, error)
 
 // changed drops a key from the caches of all workers after it was changed.
 func (r *Registry) changed(id string, k Key, found bool, err error) (Key, error) {
-	if err == nil && !found {
-		return Key{}, ErrUnknown
-	}
-	// Even after an error, because the change may have been made.
+	// Even after an error, because the change may have been made. A key that is not stored may still be cached.
 	r.Forget(id)
 	r.cfg.Broadcast(id)
 	if err != nil {
 		return Key{}, fmt.Errorf("change API key %s: %w", id, err)
+	}
+	if !found {
+		return Key{}, ErrUnknown
 	}
 	return k, nil
 }
@@ -210,7 +214,7 @@ func (r *Registry) Holds(k *Key) bool {
 // cached returns the cached key with an id, nil if the id is known not to exist. ok is false if nothing is cached.
 func (r *Registry) cached(id string, now time.Time) (k *Key, ok bool) {
 	if c, found := r.cache.Get(id); found {
-		if s := r.seen.Load(); c.revision == s.revision && now.Sub(s.at) < confirmedFor {
+		if s := r.seen.Load(); c.revision == s.revision && now.Sub(s.at) < confirmedFor && now.Sub(c.at) < reliedOnFor {
 			r.confirmAhead(s, c.key.ID, now)
 			return c.key, true
 		}
@@ -295,6 +299,7 @@ func (r *Registry) fetch(ctx context.Context, id string) (*Key, error) {
 	cacheable := r.generation == generation
 	if !found {
 		if cacheable {
+			r.cache.Remove(id)
 			r.missing.Add(id, began.Add(confirmedFor))
 		}
 		return nil, nil
@@ -307,7 +312,7 @@ func (r *Registry) fetch(ctx context.Context, id string) (*Key, error) {
 		r.seen.Store(&sight{revision: stored.Revision, at: began})
 	}
 	if cacheable {
-		r.cache.Add(id, cachedKey{k, stored.Revision})
+		r.cache.Add(id, cachedKey{k, stored.Revision, began})
 	}
 	return k, nil
 }

@@ -28,6 +28,7 @@ type counted struct {
 	entered chan struct{}
 	hold    chan struct{}
 	fail    atomic.Bool
+	blind   atomic.Bool // no change has another revision
 }
 
 // block makes every lookup wait from now on, until hold is closed.
@@ -46,6 +47,9 @@ func (c *counted) Key(ctx context.Context, id string) (keys.Stored, bool, error)
 	}
 	if c.fail.Load() {
 		return keys.Stored{}, false, errors.New("the store is away")
+	}
+	if c.blind.Load() {
+		k.Revision = 0
 	}
 	return k, found, err
 }

@@ -1,6 +1,7 @@
 package keys_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +78,66 @@ func TestKeysAreConfirmedBeforeAnybodyWaits(t *testing.T) {
 		wantCode(t, r, text, keys.Valid)
 		verify(0, 4)
 	})
+}
+
+// remove deletes a key, which another registry has let expire, from the store.
+func remove(t *testing.T, s *counted, other *keys.Registry, id string) {
+	t.Helper()
+	if _, err := other.Expire(t.Context(), id, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.PruneKeys(t.Context(), time.UnixMilli(2), 1); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+}
+
+// TestARemovedKeyIsForgotten by whoever finds that it is not stored any more.
+func TestARemovedKeyIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, find := range map[string]func(t *testing.T, r *keys.Registry, text, id string){
+		"a change of it": func(t *testing.T, r *keys.Registry, _, id string) {
+			if _, err := r.Revoke(t.Context(), id); !errors.Is(err, keys.ErrUnknown) {
+				t.Errorf("error %v", err)
+			}
+		},
+		"the read that confirms it": func(t *testing.T, r *keys.Registry, text, _ string) {
+			time.Sleep(450 * time.Millisecond)
+			wantCode(t, r, text, keys.Valid)
+			synctest.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, _ := open(t)
+				r, other := registry(t, keys.Config{Store: s}), registry(t, keys.Config{Store: s.Store})
+				text, k := create(t, r, keys.Key{User: "7"})
+				wantCode(t, r, text, keys.Valid)
+				remove(t, s, other, k.ID)
+				find(t, r, text, k.ID)
+				wantCode(t, r, text, keys.Unknown)
+			})
+		})
+	}
+}
+
+// TestAKeyIsReadAgainAfterAMinute, whatever the revision says.
+func TestAKeyIsReadAgainAfterAMinute(t *testing.T) {
+	t.Parallel()
+	s, c := open(t)
+	s.blind.Store(true)
+	r, other := registry(t, keys.Config{Store: s, Now: c.now}), registry(t, keys.Config{Store: s.Store, Now: c.now})
+	text, k := create(t, r, keys.Key{User: "7"})
+	another, _ := create(t, r, keys.Key{User: "8"})
+	wantCode(t, r, text, keys.Valid)
+	if _, err := other.Revoke(t.Context(), k.ID); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(time.Minute - time.Millisecond)
+	wantCode(t, r, another, keys.Valid)
+	wantCode(t, r, text, keys.Valid)
+	c.pass(time.Millisecond)
+	wantCode(t, r, text, keys.Inactive)
 }
 
 // TestAnOlderReadDoesNotHideAChange: a read that began before a revocation was seen, and ends after that.
