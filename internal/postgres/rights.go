@@ -20,8 +20,8 @@ func RightsToDecide() Rights {
 		"counters": readAndWrite, "receipts": readAndWrite, "outbox": readAndWrite, "journal": {"SELECT", "INSERT", "DELETE"},
 		// Without these a worker would decide without what was overridden since its start.
 		"overrides": {"SELECT"}, "override_revision": {"SELECT"}, "override_removals": {"SELECT"},
-		// Without these it would verify no API key.
-		"api_keys": {"SELECT"}, "key_revision": {"SELECT"},
+		// Without these it would verify no API key, or revoke none.
+		"api_keys": {"SELECT"}, "key_revision": {"SELECT", "UPDATE"},
 	}}
 }
 
