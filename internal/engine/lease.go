@@ -21,7 +21,7 @@ const (
 	// transaction. The more is left, the fewer requests come too early for that, and have a transaction of their own; but the
 	// more often it is renewed.
 	spentPart = 3
-	// idleFor is after how long without a transaction a counter is no longer tracked, or a little later.
+	// idleFor is how long after its last transaction a counter without a lease is no longer tracked.
 	idleFor = 2 * time.Second
 )
 
@@ -41,11 +41,12 @@ type leaseShard struct {
 	mu      sync.Mutex
 	entries map[CounterID]*lease
 	names   nameCounts
-	// tracked has all entries, and when the next sweep is to look at each, so that it need not read the others' memory.
+	// tracked has all entries, and when to look at each, so that a sweep need not read the others' memory.
 	tracked []tracked
 }
 
-// tracked is a lease that a sweep looks at from a time on, as the time since leases.began.
+// tracked is a lease that every sweep looks at from a time on, as the time since leases.began: to settle it, or to forget it
+// if it has no grant.
 type tracked struct {
 	from time.Duration
 	*lease
@@ -72,11 +73,9 @@ type lease struct {
 	// meanwhile, see bucket.
 	used, resetAt int64
 	demand        demand
-	// idle says that a sweep found it without a grant, and that no transaction has had it since.
-	idle     bool
-	line3    atomic.Uint32
-	endCount uint64
-	index    int // in tracked
+	line3         atomic.Uint32
+	endCount      uint64
+	index         int // in tracked
 	// spec and stateSince are spec and since of the state.
 	spec       uint64
 	stateSince int64
@@ -293,6 +292,7 @@ func (e *lease) fill(l *Limit, now time.Time, r *Result) {
 // takeForBatch takes the leases of a batch's counters, which its transaction settles, and notes the
 // demand.
 func (x *leases) takeForBatch(b *batch, now int64) {
+	idle := time.Since(x.began) + idleFor
 	for slot := range b.leases {
 		bl := &b.leases[slot]
 		if !bl.wanted && x.count.Load() == 0 {
@@ -310,7 +310,8 @@ func (x *leases) takeForBatch(b *batch, now int64) {
 				bl.demand += bl.asked
 			}
 			e.demand.add(now, bl.asked)
-			e.grant, e.tokens, e.queued, e.idle = grant{}, 0, false, false
+			e.grant, e.tokens, e.queued = grant{}, 0, false
+			e.lookFrom(idle)
 		}
 		s.mu.Unlock()
 	}
@@ -321,12 +322,18 @@ func (x *leases) add(s *leaseShard, id CounterID) *lease {
 	if len(s.entries) >= maxLeases/shardCount {
 		return nil
 	}
-	e := &lease{shard: s, index: len(s.tracked), limit: Limit{CounterID: id}}
+	e := &lease{shard: s, limit: Limit{CounterID: id}}
+	x.track(e)
+	return e
+}
+
+func (x *leases) track(e *lease) {
+	s, id := e.shard, e.limit.CounterID
+	e.index, e.gone = len(s.tracked), false
 	s.entries[id] = e
-	s.tracked = append(s.tracked, tracked{time.Since(x.began) + idleFor, e})
+	s.tracked = append(s.tracked, tracked{lease: e})
 	s.names[id.Name]++
 	x.count.Add(1)
-	return e
 }
 
 // remove stops tracking a counter.
@@ -345,6 +352,15 @@ func (x *leases) remove(e *lease) {
 // lookFrom has sweeps look at the lease from a time on.
 func (e *lease) lookFrom(from time.Duration) { e.shard.tracked[e.index].from = from }
 
+// watch has the lease, which a transaction leaves to the worker, settled when it ends.
+func (x *leases) watch(e *lease) {
+	if e.gone { // the transaction took longer than idleFor, and no broadcast has found it since
+		x.track(e)
+		e.end()
+	}
+	e.lookFrom(e.settleFrom(x.began))
+}
+
 // restore gives a batch's leases back to the worker after its transaction failed.
 func (x *leases) restore(b *batch) {
 	for slot := range b.leases {
@@ -354,7 +370,7 @@ func (x *leases) restore(b *batch) {
 			bl.lease.demand.subtract(bl.asked) // takeForBatch will add it again
 			if bl.grant.amount > 0 {
 				bl.lease.grant, bl.lease.tokens = bl.grant, bl.unused
-				bl.lease.lookFrom(0)
+				x.watch(bl.lease)
 			}
 			s.mu.Unlock()
 		}
@@ -368,7 +384,7 @@ func (x *leases) install(b *batch) {
 			s := bl.lease.shard
 			s.mu.Lock()
 			bl.lease.start(&b.counters[slot], bl, b.clock)
-			bl.lease.lookFrom(bl.lease.settleFrom(x.began))
+			x.watch(bl.lease)
 			s.mu.Unlock()
 		}
 	}
@@ -404,7 +420,9 @@ func (x *leases) endFor(f Forget) {
 func (e *lease) end() {
 	e.ended = true
 	e.endCount++
-	e.lookFrom(0)
+	if e.amount > 0 {
+		e.lookFrom(0)
+	}
 }
 
 // takeExpired returns requests to settle the leases that have ended at now, even if nothing is left
@@ -420,13 +438,9 @@ func (x *leases) takeExpired(now time.Time, clock *clockReading, all bool) (rs [
 				continue
 			}
 			e := s.tracked[j].lease
-			e.lookFrom(passed + sweepEvery)
 			switch {
-			case e.amount == 0 && e.idle:
-				x.remove(e)
 			case e.amount == 0:
-				e.idle = true
-				e.lookFrom(passed + idleFor)
+				x.remove(e)
 			case e.clock.latest(now) > e.until+graceOf(e.limit.Algorithm):
 				e.grant, e.tokens = grant{}, 0 // it is too late to give it back
 			case all:
@@ -456,7 +470,7 @@ func (e *lease) settleFrom(began time.Time) time.Duration {
 	if e.settlesAhead() {
 		end -= renewAhead
 	}
-	return e.clock.sent.Sub(began) + time.Duration(end-e.clock.latest(e.clock.sent))*time.Millisecond
+	return e.clock.sent.Sub(began) + time.Duration(end+1-e.clock.latest(e.clock.sent))*time.Millisecond
 }
 
 // due returns whether the lease is to be settled now, and whether it is to be renewed then: with demand, the next request would
