@@ -14,8 +14,8 @@ const (
 	maxLeases = 65536
 	// sweepEvery is how often ended leases are looked for.
 	sweepEvery = 100 * time.Millisecond
-	// renewAhead is how long before the end of a lease it is renewed, if there is demand: more than the time between two
-	// sweeps, and that of a transaction.
+	// renewAhead is how long before the end of a lease it is renewed, if it serves: more than the time between two sweeps, and
+	// that of a transaction.
 	renewAhead = 150
 	// spentPart is the part of a lease, besides the cost of a request like the last, below which it is renewed with the next
 	// transaction. The more is left, the fewer requests come too early for that, and have a transaction of their own; but the
@@ -473,13 +473,13 @@ func (e *lease) settleFrom(began time.Time) time.Duration {
 	return e.clock.sent.Sub(began) + time.Duration(end+1-e.clock.latest(e.clock.sent))*time.Millisecond
 }
 
-// due returns whether the lease is to be settled now, and whether it is to be renewed then: with demand, the next request would
-// otherwise wait for a transaction of its own.
+// due returns whether the lease is to be settled now, and whether it is to be renewed then. One that has served something is:
+// the next request would otherwise wait for a transaction of its own. Another was not worth its write.
 func (e *lease) due(now time.Time, clock *clockReading) (verb Verb, due bool) {
 	over := e.ended || e.expired(now, clock)
 	soon := e.settlesAhead() && e.clock.latest(now) > e.until-renewAhead
 	switch {
-	case (over || soon) && !e.ended && e.demand.recent(e.clock.earliest(now)) > 0:
+	case (over || soon) && !e.ended && e.tokens < e.amount:
 		return renewLeases, true
 	case over:
 		return returnLeases, true

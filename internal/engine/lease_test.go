@@ -332,7 +332,7 @@ func TestLeaseIsShortAfterClockStepsBack(t *testing.T) {
 		back.Store(int64(20 * time.Second))
 		time.Sleep(2 * time.Second) // the lease that the worker may have is over
 		n := warm(t, e, l) + 2
-		time.Sleep(2200 * time.Millisecond) // it is renewed once, since something was asked in the second before its end
+		time.Sleep(2200 * time.Millisecond) // it is renewed once, if it has served something
 		synctest.Wait()
 		if got := usedNow(t, e, "k"); got != n {
 			t.Errorf("%d used 2.2 s after the last of %d requests: the lease is not given back", got, n)

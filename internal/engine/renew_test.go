@@ -78,3 +78,23 @@ func TestALeaseIsRenewedBeforeItEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestALeaseThatServedNothingIsNotRenewed: that would be a write more for a counter that is seldom asked for.
+func TestALeaseThatServedNothingIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	withEngine(t, func(t *testing.T, store *tap, e *engine.Engine) {
+		l := leased(t, "k", 1_000_000)
+		for range 2 {
+			ask(t, e, engine.Request{Limits: []engine.Limit{l}})
+		}
+		if e.Leased() == 0 {
+			t.Fatal("no lease")
+		}
+		before := store.count()
+		time.Sleep(1200 * time.Millisecond)
+		synctest.Wait()
+		if used, more := usedNow(t, e, "k"), store.count()-before; used != 2 || more != 1 {
+			t.Errorf("%d used 1.2 s after 2 requests, and %d more transactions, want the one that gives the lease back", used, more)
+		}
+	})
+}
