@@ -10,7 +10,7 @@
 // A request takes this path:
 //
 //   - [Engine.Submit] answers it from memory (engine.go) if a lease of this worker covers it
-//     (lease.go, lent.go) or a cached counter denies it (cache.go, denials.go). Otherwise it joins
+//     (lease.go, sweep.go, lent.go) or a cached counter denies it (cache.go, denials.go). Otherwise it joins
 //     the queue.
 //   - One goroutine takes what is queued as a batch (dispatch.go) and has the store run one
 //     transaction for it (commit.go), in which the batch is decided (batch.go, decide.go,
