@@ -53,9 +53,10 @@ func parse(text string) (id string, ok bool) {
 		return "", false
 	}
 	parts := strings.Split(text[cut+1:], "_")
-	if text[cut] != '_' || len(parts) != 3 || !IsID(parts[0]) || len(parts[1]) != secretLength || !isBase62(parts[1]) {
+	if text[cut] != '_' || len(parts) != 3 || !IsID(parts[0]) || !isBase62(parts[1]) {
 		return "", false
 	}
+	// A secret that is too long or too short leaves more or less than six characters for the checksum, which cannot be one.
 	body := text[:len(text)-checksumLength-1]
 	return parts[0], checksum(body) == parts[2]
 }

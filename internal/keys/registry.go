@@ -207,8 +207,8 @@ func (r *Registry) VerifyCached(text string) (k *Key, code Code, ok bool) {
 // Holds reports whether a key that was valid still is, without asking the store. If not, it may have to be looked up.
 func (r *Registry) Holds(k *Key) bool {
 	now := r.cfg.Now()
-	cached, ok := r.cached(k.ID, now)
-	return ok && cached == k && k.code(now.UnixMilli()) == Valid
+	cached, _ := r.cached(k.ID, now)
+	return cached == k && k.code(now.UnixMilli()) == Valid
 }
 
 // cached returns the cached key with an id, nil if the id is known not to exist. ok is false if nothing is cached.
@@ -219,8 +219,8 @@ func (r *Registry) cached(id string, now time.Time) (k *Key, ok bool) {
 			return c.key, true
 		}
 	}
-	until, found := r.missing.Get(id)
-	return nil, found && now.Before(until)
+	until, _ := r.missing.Get(id)
+	return nil, now.Before(until)
 }
 
 // confirmAhead has the revision read again, together with some key, before anybody has to wait for it. If that fails, those
@@ -305,7 +305,7 @@ func (r *Registry) fetch(ctx context.Context, id string) (*Key, error) {
 		return nil, nil
 	}
 	k := &stored.Key
-	if old, cached := r.cache.Peek(id); cached && reflect.DeepEqual(old.key, k) {
+	if old, _ := r.cache.Peek(id); reflect.DeepEqual(old.key, k) {
 		k = old.key // so that it still is what Holds is asked about
 	}
 	if s := r.seen.Load(); s == nil || !began.Before(s.at) {
