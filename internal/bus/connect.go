@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -80,16 +79,6 @@ func Connect(ctx context.Context, cfg ConnectConfig) (*nats.Conn, error) {
 func (c *ConnectConfig) options(dial *dialer) ([]nats.Option, error) {
 	if c.URL == "" {
 		return nil, errors.New("the URL is missing")
-	}
-	for _, file := range []string{c.Creds, c.TLSCA, c.TLSCert, c.TLSKey} {
-		if file == "" {
-			continue
-		}
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		_ = f.Close()
 	}
 	opts := c.behaviour(dial)
 	if c.InboxPrefix != "" {

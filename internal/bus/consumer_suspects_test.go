@@ -75,6 +75,59 @@ func TestAnEventThatFailedAloneIsTriedAlone(t *testing.T) {
 	}
 }
 
+// TestAStoreThatFailsFailsTheBatch, whichever part of it the store was given: what was not taken is given back.
+func TestAStoreThatFailsFailsTheBatch(t *testing.T) {
+	t.Parallel()
+	for failing, back := range map[string]int{"id-1": 3, "id-2": 2, "id-3": 1} {
+		k, away := newTaker(), errors.New("connection refused")
+		gone := false
+		k.refuse = func(events []alerts.Event) error {
+			gone = gone || slices.ContainsFunc(events, func(e alerts.Event) bool { return e.ID == failing })
+			if gone {
+				return away
+			}
+			return nil
+		}
+		c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.strikes[2], c.strikes[3] = 1, 1
+		err = c.handle(t.Context(), []jetstream.Msg{numberedMsg{t: t, n: 1}, numberedMsg{t: t, n: 2}, numberedMsg{t: t, n: 3}})
+		if !errors.Is(err, away) || len(c.toReturn) != back || c.strikes[3] != 1 {
+			t.Errorf("%s: %v, %d are given back, want %d; strikes %v", failing, err, len(c.toReturn), back, c.strikes)
+		}
+	}
+}
+
+// poisonCounter counts the messages that are dead-lettered.
+type poisonCounter struct {
+	noConsumerObserver
+	n int
+}
+
+func (p *poisonCounter) EventPoisoned() { p.n++ }
+
+// TestADeadLetterHasAReasonThatCanBeShown, and is counted. The log has a line of it.
+func TestADeadLetterHasAReasonThatCanBeShown(t *testing.T) {
+	t.Parallel()
+	k, log, seen := newTaker(), new(logBuffer), new(poisonCounter)
+	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Observer: seen, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.poison(t.Context(), &delivered{message: ackless{}, sequence: 7}, "a\x1b[31m\n"+strings.Repeat("b", 600))
+	if len(k.poisoned) != 1 || seen.n != 1 {
+		t.Fatalf("dead-lettered %+v, counted %d", k.poisoned, seen.n)
+	}
+	if reason := k.poisoned[0].Reason; strings.ContainsAny(reason, "\x1b\n") || len(reason) != 500+len("…") {
+		t.Errorf("%q", reason)
+	}
+	if !strings.Contains(log.String(), "dead-lettered; see: limiter alerts dead") || !strings.Contains(log.String(), "last=7 ") {
+		t.Error(log)
+	}
+}
+
 // TestFewEventsAreSuspects: beyond the bound counting starts again, with the event that has failed now.
 func TestFewEventsAreSuspects(t *testing.T) {
 	t.Parallel()

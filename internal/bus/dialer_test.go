@@ -352,6 +352,7 @@ func TestClientCertificateIsSent(t *testing.T) {
 		"without":                  {ConnectConfig{TLSCA: certFile}, "certificate required"},
 		"of another authority":     {ConnectConfig{TLSCA: otherFile, TLSCert: certFile, TLSKey: keyFile}, "tls error: tls: failed to verify certificate"},
 		"a file that is no key":    {ConnectConfig{TLSCA: certFile, TLSCert: certFile, TLSKey: certFile}, "error loading client certificate"},
+		"a file that is missing":   {ConnectConfig{TLSCA: certFile, TLSCert: certFile, TLSKey: keyFile + ".gone"}, "no such file"},
 		"a file that says nothing": {ConnectConfig{TLSCA: os.DevNull}, "failed to parse root certificate"},
 	} {
 		c.cfg.URL, c.cfg.Name, c.cfg.Logger = "nats://one.example:"+u.Port(), "x", slog.New(slog.DiscardHandler)

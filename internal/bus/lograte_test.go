@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // TestRepeatedLogLinesAreCounted: each text is logged at once, and then at intervals with a count.
@@ -106,5 +109,44 @@ func TestHeldBackLinesAreLogged(t *testing.T) {
 		l.flush() // a clean stop
 		expect(3*logInterval, "e 1")
 		expect(9 * logInterval)
+	})
+}
+
+// TestErrorsThatOthersCauseFillNoLog: a connection says each kind once in 10 s, where it came from, and how often it was.
+func TestErrorsThatOthersCauseFillNoLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, d := new(logBuffer), new(dialer)
+		c := ConnectConfig{Name: "service", Logger: slog.New(slog.NewTextHandler(log, nil))}
+		var o nats.Options
+		for _, option := range c.behaviour(d) {
+			if err := option(&o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sub := &nats.Subscription{Subject: "limits.check"}
+		flood := func() {
+			for range 3 {
+				d.handlers.Dropped()
+				d.handlers.Refused("Maximum Payload Violation")
+				o.AsyncErrorCB(nil, sub, nats.ErrSlowConsumer)
+				o.AsyncErrorCB(nil, sub, nats.ErrBadHeaderMsg)
+			}
+		}
+		flood()
+		time.Sleep(logInterval)
+		flood()
+		for _, want := range []string{"a reply subject that is too long", "Maximum Payload Violation", "subject=limits.check error=" +
+			strconv.Quote(nats.ErrSlowConsumer.Error()), "subject=limits.check error=" + strconv.Quote(nats.ErrBadHeaderMsg.Error())} {
+			var counts []string
+			for line := range strings.Lines(log.String()) {
+				if strings.Contains(line, want) {
+					counts = append(counts, strings.TrimSpace(line[strings.LastIndex(line, "=")+1:]))
+				}
+			}
+			if !slices.Equal(counts, []string{"1", "3"}) {
+				t.Errorf("%s: the lines are of %q, want of 1 and then of 3:\n%s", want, counts, log)
+			}
+		}
 	})
 }

@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -48,12 +50,12 @@ func TestRefusedEventsThatAreGoneAreForgotten(t *testing.T) {
 		if _, known := r.setAsideUntil["second"]; !known || len(r.setAsideUntil) != 1 {
 			t.Errorf("%v are set aside, want the second", r.setAsideUntil)
 		}
+		time.Sleep(refusedRetry) // the log waits whether it goes on
 		if strings.Contains(log.String(), "no unpublishable event is left") {
 			t.Error("the log says that none is left")
 		}
-		time.Sleep(refusedRetry)
 		r.dropStale(time.Now())
-		time.Sleep(refusedRetry) // the log waits whether it goes on
+		time.Sleep(refusedRetry)
 		if len(r.setAsideUntil) != 0 || !strings.Contains(log.String(), "no unpublishable event is left") {
 			t.Errorf("%v are set aside; the log says %s", r.setAsideUntil, log)
 		}
@@ -81,6 +83,44 @@ func TestNoMoreEventsAreSetAsideThanThereIsRoomFor(t *testing.T) {
 	if acked, err := r.publish(t.Context(), []engine.Event{unknown}); len(acked) != 0 || err == nil {
 		t.Errorf("%q left the outbox: %v; want an error", acked, err)
 	}
+}
+
+// unmarking is an outbox that cannot mark events until it is mended.
+type unmarking struct {
+	fakeOutbox
+	err    error
+	marked []string
+}
+
+func (u *unmarking) RefuseEvents(_ context.Context, ids []string) error {
+	if u.err == nil {
+		u.marked = append(u.marked, ids...)
+	}
+	return u.err
+}
+
+// TestRefusedEventsAreMarkedOnceTheStoreTakesIt: until then each pass tries again, and the log has one line of it in 10 s.
+func TestRefusedEventsAreMarkedOnceTheStoreTakesIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		box := &unmarking{err: errors.New("no room")}
+		r, log := idleRelay(t, &nats.Conn{}, box)
+		r.setAside("a", errors.New("too large"), "mend it")
+		for range 6 {
+			r.saveRefused(t.Context())
+			time.Sleep(logInterval / 3)
+		}
+		if n := strings.Count(log.String(), "cannot mark unpublishable events"); n != 2 || !strings.Contains(log.String(), `error="no room"`) {
+			t.Errorf("%d lines in 20 s: %s", n, log)
+		}
+		box.err = nil
+		for range 2 {
+			r.saveRefused(t.Context())
+		}
+		if !slices.Equal(box.marked, []string{"a"}) {
+			t.Errorf("marked %q, want a, once", box.marked)
+		}
+	})
 }
 
 // TestWhatCannotBeSentIsTriedOnce: without a connection no event is to blame, and the next would fail too.

@@ -256,3 +256,32 @@ func TestErrorsSayThatTheServerOfAStreamMayBeDown(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsOfOtherKindsAreLeftAsTheyAre: advice that does not fit misleads.
+func TestErrorsOfOtherKindsAreLeftAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{errors.New("broken pipe"), &jetstream.APIError{ErrorCode: 10077, Description: "maximum messages exceeded"}} {
+		if got := explainNoRoom(explainJetStream(err), eventStream()); got != err { //nolint:errorlint // it must be the same
+			t.Error(got)
+		}
+	}
+}
+
+// TestFullStreamsLoseTheOldest, and refuse nothing: a new event or alert tells more than an old one.
+func TestFullStreamsLoseTheOldest(t *testing.T) {
+	t.Parallel()
+	nc := dial(t, testenv.NATS(t).ClientURL())
+	js := testenv.JetStream(t, nc)
+	for _, want := range []jetstream.StreamConfig{eventStream(), alertStream()} {
+		want.MaxMsgs = 1
+		if _, err := ensureStream(t.Context(), js, want); err != nil {
+			t.Fatal(err)
+		}
+		for sequence := range uint64(3) {
+			ack, err := js.Publish(t.Context(), want.Subjects[0], []byte("{}"))
+			if err != nil || ack.Sequence != sequence+1 {
+				t.Errorf("%s: %+v, %v", want.Name, ack, err)
+			}
+		}
+	}
+}
