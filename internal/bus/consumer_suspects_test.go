@@ -34,11 +34,12 @@ func (m numberedMsg) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: uint64(m.n)}, Timestamp: time.Now()}, nil
 }
 
-// TestAnEventThatFailedAloneIsTriedAlone, after all others: they cost one call of the store, and do not wait for it.
+// TestAnEventThatFailedAloneIsTriedAlone, after all others: they cost one call of the store, and do not wait for it. The log
+// tells of its first failure.
 func TestAnEventThatFailedAloneIsTriedAlone(t *testing.T) {
 	t.Parallel()
 	var calls []string
-	k := newTaker()
+	k, log := newTaker(), new(logBuffer)
 	k.refuse = func(events []alerts.Event) error {
 		ids := make([]string, len(events))
 		for i := range events {
@@ -49,7 +50,7 @@ func TestAnEventThatFailedAloneIsTriedAlone(t *testing.T) {
 		}
 		return nil
 	}
-	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.New(slog.DiscardHandler)})
+	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +73,9 @@ func TestAnEventThatFailedAloneIsTriedAlone(t *testing.T) {
 		if !slices.Equal(calls, b.want) {
 			t.Errorf("of %d the store was given %q, want %q", b.messages, calls, b.want)
 		}
+	}
+	if n := strings.Count(log.String(), "will retry"); n != 1 || !strings.Contains(log.String(), "event=id-2 sequence=2 ") {
+		t.Errorf("%d lines of its tries:\n%s", n, log)
 	}
 }
 

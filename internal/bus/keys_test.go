@@ -279,9 +279,6 @@ func TestKeyRequestsAreStrict(t *testing.T) {
 	}
 }
 
-// TestRevocationReachesEveryWorker has two workers over one PostgreSQL. Each is asked many times,
-// so that both have cached the key. A second after the revocation no answer may call the key valid,
-// whether the announcement was heard or lost.
 // TestExpiryKeepsTheKey: a time so long ago that the next keys-prune would remove the key for good is a mistake, such as
 // seconds in place of milliseconds.
 func TestExpiryKeepsTheKey(t *testing.T) {
@@ -306,6 +303,9 @@ func TestExpiryKeepsTheKey(t *testing.T) {
 	}
 }
 
+// TestRevocationReachesEveryWorker has two workers over one PostgreSQL. Each is asked many times,
+// so that both have cached the key. A second after the revocation no answer may call the key valid,
+// whether the announcement was heard or lost.
 func TestRevocationReachesEveryWorker(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"announced": false, "not announced": true} {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/seed503877ad/limits"
 	"github.com/seed503877ad/limits/internal/engine"
 	"github.com/seed503877ad/limits/internal/natsconn"
@@ -77,5 +79,52 @@ func TestALargeAnswerIsNotKeptForTheNextRequest(t *testing.T) {
 		if (c.body != nil) != kept {
 			t.Errorf("%d bytes: %d are kept", size, cap(c.body))
 		}
+	}
+}
+
+// TestForgettingDoesNotWaitWhileRequestsDo: in a flood requests wait in nats.go, and a broadcast must not wait behind them.
+func TestForgettingDoesNotWaitWhileRequestsDo(t *testing.T) {
+	t.Parallel()
+	const longerThanHandlersMayLag = 100 * time.Millisecond
+	entered, proceed, heeded := make(chan bool), make(chan time.Duration), make(chan engine.Forget, 1)
+	e := &fakeEngine{forget: func(what engine.Forget) { heeded <- what }}
+	e.submit = func(r *engine.Request) error {
+		entered <- true
+		time.Sleep(<-proceed)
+		return allowing(r)
+	}
+	s, nc := serve(t, e)
+	// The server sends it only to those who subscribe to it.
+	passed := make(chan *nats.Msg, 1)
+	if _, err := s.cfg.Conn.ChanSubscribe(subjectForget, passed); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cfg.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(subject, body string) {
+		if err := nc.PublishRequest(subject, "inbox", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(limits.SubjectCheck, hot)
+	<-entered
+	publish(limits.SubjectCheck, hot) // this and the next are read together
+	publish(subjectForget, `{"key":"k"}`)
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	proceed <- longerThanHandlersMayLag
+	<-entered
+	proceed <- longerThanHandlersMayLag
+	select {
+	case what := <-heeded:
+		if what.Key != "k" {
+			t.Errorf("%+v", what)
+		}
+	case <-passed:
+		t.Error("nats.go was given it")
+	case <-time.After(patience):
+		t.Error("it is not heeded")
 	}
 }
