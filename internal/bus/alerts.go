@@ -70,7 +70,8 @@ func parseAlertCursor(after string, f *alerts.AlertFilter) error {
 	}
 	at, id, _ := strings.Cut(after, alertCursorCut)
 	millis, err := strconv.ParseInt(at, 10, 64)
-	if _, bad := policy.Unprintable(id); err != nil || bad || millis < 1 || millis > maxTime || id == "" || len(id) > limits.MaxIDBytes {
+	if _, bad := policy.Unprintable(id); err != nil || bad || millis < 1 || millis > maxTime ||
+		id == "" || len(id) > limits.MaxIDBytes {
 		return invalid("after", "after %s is not a valid cursor; want next from the previous page", quoteText(after))
 	}
 	f.Before, f.BeforeID = millis, id

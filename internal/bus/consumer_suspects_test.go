@@ -50,7 +50,8 @@ func TestAnEventThatFailedAloneIsTriedAlone(t *testing.T) {
 		}
 		return nil
 	}
-	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison,
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,11 @@ func TestAStoreThatFailsFailsTheBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.strikes[2], c.strikes[3] = 1, 1
-		err = c.handle(t.Context(), []jetstream.Msg{numberedMsg{t: t, n: 1}, numberedMsg{t: t, n: 2}, numberedMsg{t: t, n: 3}})
+		var messages []jetstream.Msg
+		for n := 1; n <= 3; n++ {
+			messages = append(messages, numberedMsg{t: t, n: n})
+		}
+		err = c.handle(t.Context(), messages)
 		if !errors.Is(err, away) || len(c.toReturn) != back || c.strikes[3] != 1 {
 			t.Errorf("%s: %v, %d are given back, want %d; strikes %v", failing, err, len(c.toReturn), back, c.strikes)
 		}
@@ -116,7 +121,8 @@ func (p *poisonCounter) EventPoisoned() { p.n++ }
 func TestADeadLetterHasAReasonThatCanBeShown(t *testing.T) {
 	t.Parallel()
 	k, log, seen := newTaker(), new(logBuffer), new(poisonCounter)
-	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Observer: seen, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	c, err := NewConsumer(ConsumerConfig{Conn: &nats.Conn{}, Take: k.take, Poison: k.poison, Observer: seen,
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

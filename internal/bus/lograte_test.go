@@ -136,8 +136,9 @@ func TestErrorsThatOthersCauseFillNoLog(t *testing.T) {
 		flood()
 		time.Sleep(logInterval)
 		flood()
-		for _, want := range []string{"a reply subject that is too long", "Maximum Payload Violation", "subject=limits.check error=" +
-			strconv.Quote(nats.ErrSlowConsumer.Error()), "subject=limits.check error=" + strconv.Quote(nats.ErrBadHeaderMsg.Error())} {
+		of := func(err error) string { return "subject=limits.check error=" + strconv.Quote(err.Error()) }
+		for _, want := range []string{"a reply subject that is too long", "Maximum Payload Violation",
+			of(nats.ErrSlowConsumer), of(nats.ErrBadHeaderMsg)} {
 			var counts []string
 			for line := range strings.Lines(log.String()) {
 				if strings.Contains(line, want) {

@@ -80,7 +80,8 @@ type feedingOutbox struct {
 	asked chan time.Time
 }
 
-func (o *feedingOutbox) Relay(ctx context.Context, max int, publish func(context.Context, []engine.Event) ([]string, error)) (int, error) {
+func (o *feedingOutbox) Relay(ctx context.Context, max int,
+	publish func(context.Context, []engine.Event) ([]string, error)) (int, error) {
 	select {
 	case o.asked <- time.Now():
 		o.add(exceeded(len(o.asked)))

@@ -110,7 +110,7 @@ func TestRefusedEventsAreMarkedOnceTheStoreTakesIt(t *testing.T) {
 			r.saveRefused(t.Context())
 			time.Sleep(logInterval / 3)
 		}
-		if n := strings.Count(log.String(), "cannot mark unpublishable events"); n != 2 || !strings.Contains(log.String(), `error="no room"`) {
+		if n := strings.Count(log.String(), `cannot mark unpublishable events; alerts are not resolved meanwhile" events=1 error="no room"`); n != 2 {
 			t.Errorf("%d lines in 20 s: %s", n, log)
 		}
 		box.err = nil
