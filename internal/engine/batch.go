@@ -211,23 +211,30 @@ func (b *batch) decide(snap Snapshot, denials *denialCounts, newID func() string
 		}
 	}
 	changes := b.finish(denials)
-	changes.Unsure = snap.Until > 0 && (b.unsure || !b.validUntil(snap.Until))
+	if snap.Until > 0 {
+		until := b.validUntil()
+		if changes.Unsure = b.unsure || until < snap.Latest; until < snap.Until {
+			changes.Until = until
+		}
+	}
 	return changes
 }
 
-// validUntil reports whether the decisions hold at any moment from now to until, over states that
-// the store confirms when it writes them. A denial does not: by then the cost may fit. Nor does a
+// validUntil is the last moment up to which the decisions hold, over states that the store confirms
+// when it writes them; 0 if there is none. A denial does not: by then the cost may fit. Nor does a
 // refund: it must be broadcast while nobody else can write, so that no worker caches the counter as
 // exhausted again before the commit.
-func (b *batch) validUntil(until int64) bool {
+func (b *batch) validUntil() int64 {
+	until := int64(farFuture)
 	for i := range b.counters {
 		c := &b.counters[i]
 		broadcasts := c.refunded || c.voidsLeases || c.freed
-		if !c.dirty || c.denials > 0 || broadcasts || c.state.timeSensitive || c.state.counting().steadyUntil() < until {
-			return false
+		if !c.dirty || c.denials > 0 || broadcasts || c.state.timeSensitive {
+			return 0
 		}
+		until = min(until, c.state.counting().steadyUntil())
 	}
-	return true
+	return until
 }
 
 // load decodes the snapshot, and settles the leases of its counters.

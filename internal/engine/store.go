@@ -80,7 +80,7 @@ type Snapshot struct {
 	// With an Until it is the earliest that the clock may show at the commit.
 	Now int64
 	// Until is 0 for a decision at Now over what was read in this worker's turn. Otherwise the
-	// decision must hold at every moment from Now to Until: the states are those that this worker
+	// decision must hold at every moment from Now to Until, or [Changes.Until]: the states are those that this worker
 	// remembers, and the store writes the changes on condition that they are still current and that
 	// its clock lies in between; or the batch was gathered after the clock was read.
 	Until int64
@@ -142,10 +142,13 @@ func (o *Others) Hand(decide func(Snapshot) Changes) func(Snapshot) Changes {
 
 // Changes is what the transaction writes. Its slices are valid until Update returns.
 type Changes struct {
-	// Unsure says that the decisions may not hold until [Snapshot.Until], or depend on counters
+	// Unsure says that the decisions may not even hold until [Snapshot.Latest], or depend on counters
 	// that are not written. The store must then write nothing, and call decide again with what it
 	// reads while nobody else can write.
 	Unsure bool
+	// Until, if not 0, is the last moment at which the decisions hold, when that is before
+	// [Snapshot.Until].
+	Until int64
 	// Counters are in the order of the batch, each at most once.
 	Counters []CounterChange
 	// Receipts are new, in byte order of their ids. Stale are the ids of receipts to remove first.

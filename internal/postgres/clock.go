@@ -14,6 +14,10 @@ type serverClock struct {
 // milliseconds.
 const clockMargin = 25
 
+// leastMargin is how long a decision must hold after its start to be worth an optimistic attempt:
+// nearly all attempts reach the server within that.
+const leastMargin = 4
+
 // estimate returns the range that the clock is in now; ok is false if it was never read.
 func (c *serverClock) estimate() (from, latest int64, ok bool) {
 	if c.now == 0 {

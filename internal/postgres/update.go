@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,10 +192,10 @@ func (s *Store) updateOptimistically(
 	if !ok || !s.fillFromCache(b.Counters, latest) {
 		return false, nil
 	}
-	until := latest + clockMargin
 	d := &draft{ids: b.Counters, rows: s.rows, changes: decide(engine.Snapshot{
-		Now: from, Latest: latest, Until: until, States: s.states, Receipts: make([]*engine.Receipt, len(b.IDs))})}
-	if d.changes.Unsure || d.empty() || d.check() != nil || len(d.changes.Receipts) < len(b.IDs) {
+		Now: from, Latest: latest, Until: latest + clockMargin, States: s.states, Receipts: make([]*engine.Receipt, len(b.IDs))})}
+	until := cmp.Or(d.changes.Until, latest+clockMargin)
+	if d.changes.Unsure || until < latest+leastMargin || d.empty() || d.check() != nil || len(d.changes.Receipts) < len(b.IDs) {
 		return false, nil
 	}
 	if err := ctx.Err(); err != nil {

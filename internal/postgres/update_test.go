@@ -287,6 +287,30 @@ func TestUnsureDecisionIsRepeatedInTurn(t *testing.T) {
 	}
 }
 
+// TestDecisionIsWrittenAsLongAsItHolds: if that is too short for an attempt, or over before the attempt
+// reaches the server, it is repeated in turn.
+func TestDecisionIsWrittenAsLongAsItHolds(t *testing.T) {
+	s := open(t, Config{})
+	undisturbed(t, func(expect func(what, got, want, saw string)) {
+		write(t, s, "1")
+		briefly := func(what string, margin int64, wait time.Duration, want string) {
+			var w decideCounter
+			update(t, s, batch("a", "b"), func(snap engine.Snapshot) engine.Changes {
+				c := w.set("1")(snap)
+				if snap.Until > 0 {
+					c.Until = snap.Latest + margin
+					time.Sleep(wait)
+				}
+				return c
+			})
+			expect(what, w.String(), want, "1")
+		}
+		briefly("nearly as long as any", clockMargin-1, 0, optimistic)
+		briefly("for a moment", leastMargin-1, 0, staleThenInTurn)
+		briefly("until it is written", leastMargin, 2*leastMargin*time.Millisecond, staleThenInTurn)
+	})
+}
+
 // A slow reading of the clock is imprecise: what is lent by it must certainly end within its
 // window.
 func TestOptimisticDecisionKnowsClockRange(t *testing.T) {
