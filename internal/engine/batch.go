@@ -229,7 +229,7 @@ func (b *batch) validUntil() int64 {
 	for i := range b.counters {
 		c := &b.counters[i]
 		broadcasts := c.refunded || c.voidsLeases || c.freed
-		if !c.dirty || c.denials > 0 || broadcasts || c.state.timeSensitive {
+		if !c.dirty || c.denials > 0 || broadcasts {
 			return 0
 		}
 		until = min(until, c.state.counting().steadyUntil())

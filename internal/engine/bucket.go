@@ -19,6 +19,9 @@ type tokenBucket struct {
 	// under another definition. It is refilled first, at the rate of oldLimit: whoever used much
 	// while it was allowed does not wait longer than under that limit. Both are 0 for none.
 	oldDebt, oldLimit int64
+	// notYet are tokens of level that count as used in a decision, because they come within its range
+	// of time. They are not stored.
+	notYet int64
 }
 
 func (t *tokenBucket) sameDefinition(l *Limit) bool { return t.window == l.Window.Millis }
@@ -27,7 +30,7 @@ func (t *tokenBucket) start(l *Limit, now int64) {
 	t.limit, t.burst, t.window = l.Limit, l.Burst, l.Window.Millis
 	t.last = now
 	t.level, t.fraction = t.capacity(), 0
-	t.oldDebt, t.oldLimit = 0, 0
+	t.oldDebt, t.oldLimit, t.notYet = 0, 0, 0
 }
 
 func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
@@ -38,7 +41,7 @@ func (t *tokenBucket) capacity() int64 { return t.limit + t.burst }
 func (t *tokenBucket) advance(l *Limit, now int64) {
 	if t.limit != l.Limit || t.burst != l.Burst {
 		used, before := t.used(), t.limit
-		t.limit, t.burst = l.Limit, l.Burst
+		t.limit, t.burst, t.notYet = l.Limit, l.Burst, 0
 		t.level = max(t.capacity()-used, -maxUsed)
 		if before > t.limit {
 			t.oldDebt, t.oldLimit = maxUsed, max(t.oldLimit, before)
@@ -103,7 +106,7 @@ func (t *tokenBucket) refillOldDebt(now int64) {
 func (t *tokenBucket) moment() int64 { return t.last }
 
 // used counts a token that is not whole yet as used.
-func (t *tokenBucket) used() int64 { return t.capacity() - t.level }
+func (t *tokenBucket) used() int64 { return t.capacity() - t.level + t.notYet }
 
 func (t *tokenBucket) charge(cost int64) { t.level = max(t.level-cost, -maxUsed) }
 
@@ -182,15 +185,15 @@ func (t *tokenBucket) wait(tokens, limit int64) int64 {
 	return int64(min(wait, most))
 }
 
-// holdFull keeps a bucket that is full at now full until a later time, since the next charge may be
-// made then and refill in between is lost. It reports whether a bucket that is not full yet becomes
-// full by then: how much refill it loses depends on the time of the charge.
-func (t *tokenBucket) holdFull(now, until int64) (depends bool) {
-	full := t.reachedAt(t.capacity())
-	if full <= now {
-		t.last = until
+// holdFull keeps a bucket full until a later time if it is full by then, since the next charge may
+// be made then, and refill in between is lost. It returns the tokens that are missing now, when the
+// charge may be made, too.
+func (t *tokenBucket) holdFull(until int64) (missing int64) {
+	if t.last < until && t.reachedAt(t.capacity()) <= until {
+		missing = t.used()
+		t.refill(until)
 	}
-	return full > now && full <= until
+	return missing
 }
 
 // steadyUntil is unlimited: refill after last is not lost unless the bucket becomes full, which

@@ -105,10 +105,9 @@ type cachedCounter struct {
 
 // newCachedCounter copies a state that was advanced to the limit.
 func newCachedCounter(l *Limit, s *State) *cachedCounter {
-	m := &cachedCounter{
-		used: s.counting().used(), freeAt: s.counting().freeAt(), exceededAt: s.exceededAt,
-		ownDenials: unreported{limit: *l}, state: s.clone(),
-	}
+	m := &cachedCounter{exceededAt: s.exceededAt, ownDenials: unreported{limit: *l}, state: s.clone()}
+	m.state.bucket.notYet = 0 // it is there when the denial is described
+	m.used, m.freeAt = m.state.counting().used(), m.state.counting().freeAt()
 	if m.state.remaining(l) == 0 {
 		m.deniedUntil = m.state.counting().fitsAt(l.capacity(), 1)
 	}

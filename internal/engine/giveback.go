@@ -4,9 +4,9 @@ package engine
 // have advanced it, and what is used is carried over to another definition from the moment that is
 // stored.
 func (c *counter) rewind() {
-	until, timeSensitive := c.state.until, c.state.timeSensitive
+	until := c.state.until
 	_ = c.state.Decode(c.stored) // load has decoded it without an error
-	c.state.until, c.state.timeSensitive = until, timeSensitive
+	c.state.until = until
 }
 
 // keepGivenBack takes what the last request gave back from the stored state too, which keeps its

@@ -347,6 +347,7 @@ func (e *lease) start(c *counter, bl *batchLease, clock *clockReading) {
 	e.spec, e.stateSince = c.state.spec, c.state.since
 	e.limit, e.grant, e.tokens, e.clock = *c.limit, bl.newGrant, bl.newGrant.amount, clock
 	e.used, e.resetAt, e.bucket = c.state.counting().used(), c.state.resetAt(clock.now), c.state.bucket
+	e.bucket.notYet = 0
 	e.ended = e.endCount != bl.endCount
 }
 

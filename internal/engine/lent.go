@@ -173,7 +173,7 @@ func (s *State) refund(cost int64) {
 func (t *tokenBucket) notFullFor(lent int64) int64 {
 	const most = maxLease + bucketGrace
 	// used counts a token that is not whole yet.
-	hi, lo := bits.Mul64(uint64(max(0, t.used()-lent-1)), uint64(t.window))
+	hi, lo := bits.Mul64(uint64(max(0, t.capacity()-t.level-lent-1)), uint64(t.window))
 	if hi > 0 || lo/uint64(t.limit) > most {
 		return most
 	}

@@ -401,43 +401,6 @@ func TestDemandRestartsWhenClockStepsBack(t *testing.T) {
 	}
 }
 
-// A decision ahead of the turn is made at an estimated time, between a first and a last moment. A
-// full bucket loses the refill in between, at whichever moment.
-func TestBucketAtEstimatedTimeNeverOverAdmits(t *testing.T) {
-	t.Parallel()
-	const now, latest, until = 1_000_000, 1_000_300, 1_000_325
-	l := Limit{CounterID: CounterID{"k", "n"}, Algorithm: TokenBucket, Limit: 1000, Window: Window{Millis: 1000, text: "1s"}, Threshold: -1}
-	for name, c := range map[string]struct {
-		used   int64
-		unsure bool
-	}{"full": {0, false}, "full soon": {100, true}, "full later": {900, false}} {
-		var s State
-		s.advance(&l, now)
-		s.counting().charge(c.used)
-		var d denialCounts
-		d.init()
-		decided := func(state []byte, v Verb, cost int64, snap Snapshot) (Changes, Result) {
-			b := newBatch()
-			r := &Request{Verb: v, Limits: []Limit{l}, Cost: cost}
-			b.add(r)
-			b.prepare()
-			snap.States = [][]byte{state}
-			return b.decide(snap, &d, func() string { return "id" }), r.decision.Results[0]
-		}
-		changes, _ := decided(s.Append(nil), Consume, 1000-c.used, Snapshot{Now: now, Latest: latest, Until: until})
-		if changes.Unsure != c.unsure {
-			t.Errorf("%s: unsure %t", name, changes.Unsure)
-		}
-		if c.unsure || len(changes.Counters) != 1 {
-			continue
-		}
-		// In the worst case the charge was made at latest.
-		if _, result := decided(changes.Counters[0].State, Check, 1, Snapshot{Now: latest + 5, Latest: latest + 5}); name == "full" && result.Remaining > 5 {
-			t.Errorf("%s: %d remain 5 ms after all was charged", name, result.Remaining)
-		}
-	}
-}
-
 func TestACounterDoesNotExpireBeforeItsNextEventIsDue(t *testing.T) {
 	t.Parallel()
 	l := Limit{CounterID: CounterID{"k", "n"}, Limit: 1, Window: Window{Millis: 1000, text: "1s"}}

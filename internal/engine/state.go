@@ -42,11 +42,9 @@ type State struct {
 	// since is when the counter was begun, or its use was last carried over to another definition.
 	// A charge from before cannot be given back. 0 if that is not known.
 	since int64
-	// until and timeSensitive are not stored. A decision at an estimated time is made somewhere
-	// between now and until; 0 if it is made at now. timeSensitive says that the outcome depends on
-	// when.
-	until         int64
-	timeSensitive bool
+	// until is not stored. A decision at an estimated time is made somewhere between now and until; 0
+	// if it is made at now.
+	until int64
 
 	fixed   fixedWindow
 	sliding slidingWindow
@@ -106,10 +104,12 @@ func (s *State) counting() counting {
 // holds.
 func (s *State) advance(l *Limit, now int64) {
 	s.redefine(l, now)
+	var missing int64
 	if s.algorithm == TokenBucket && now < s.until {
-		s.timeSensitive = s.bucket.holdFull(now, s.until) || s.timeSensitive
+		missing = s.bucket.holdFull(s.until)
 	}
 	s.trimLent()
+	s.bucket.notYet += missing
 }
 
 func (s *State) trimLent() {
