@@ -14,8 +14,9 @@ type serverClock struct {
 // milliseconds.
 const clockMargin = 25
 
-// leastMargin is how long a decision must hold after its start to be worth an optimistic attempt:
-// nearly all attempts reach the server within that.
+// leastMargin is how long a decision must hold after its start to be worth an optimistic attempt, in
+// milliseconds: nearly all attempts reach a near server within that. A distant one has as long as the
+// reading of its clock took.
 const leastMargin = 4
 
 // estimate returns the range that the clock is in now; ok is false if it was never read.
