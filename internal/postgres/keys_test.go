@@ -1,11 +1,11 @@
 package postgres
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/seed503877ad/limits/internal/keys"
+	"github.com/seed503877ad/limits/internal/storetest"
 )
 
 // TestKeyWhoseExpiryIsMovedIsNotRemoved, also if that is committed while its removal waits.
@@ -39,26 +39,9 @@ func TestKeyWhoseExpiryIsMovedIsNotRemoved(t *testing.T) {
 func TestKeysThatAreChangedByHandHaveAnotherRevision(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{})
-	seen := map[int64]string{}
-	for _, sql := range []string{
+	storetest.KeysChangedByHand(t, s, func(sql string) { exec(t, s.relay, sql) },
 		`SELECT 1`, `UPDATE api_keys SET revoked_at = 1 WHERE id = 'BBBBBBBB'`, `DELETE FROM api_keys WHERE id = 'BBBBBBBB'`,
 		`INSERT INTO api_keys SELECT * FROM api_keys ON CONFLICT (id) DO UPDATE SET tier = 'pro'`,
 		`BEGIN; SET LOCAL search_path = pg_catalog; UPDATE public.api_keys SET name = 'n'; COMMIT`,
-		`TRUNCATE api_keys`, `DELETE FROM key_revision`, `SELECT 2`,
-	} {
-		exec(t, s.relay, sql)
-		for _, id := range []string{"AAAAAAAA", "BBBBBBBB"} {
-			if err := s.CreateKey(t.Context(), keys.Key{ID: id, User: "u"}); err != nil && !errors.Is(err, keys.ErrExists) {
-				t.Fatal(err)
-			}
-		}
-		k, found, err := s.Key(t.Context(), "AAAAAAAA")
-		if !found || err != nil {
-			t.Fatal(found, err)
-		}
-		if before := seen[k.Revision]; before != "" {
-			t.Errorf("after %s the revision is that after %s", sql, before)
-		}
-		seen[k.Revision] = sql
-	}
+		`TRUNCATE api_keys`, `DELETE FROM key_revision`, `SELECT 2`)
 }

@@ -183,3 +183,26 @@ func keyRevision(t *testing.T, s Store) {
 		seen[now] = true
 	}
 }
+
+// KeysChangedByHand executes statements, after each of which the revision of the keys must be another one than ever before.
+// Before each there are the keys AAAAAAAA and BBBBBBBB, apart from the first.
+func KeysChangedByHand(t *testing.T, s apikeys.Store, execute func(sql string), statements ...string) {
+	t.Helper()
+	seen := map[int64]string{}
+	for _, sql := range statements {
+		execute(sql)
+		for _, id := range []string{"AAAAAAAA", "BBBBBBBB"} {
+			if err := s.CreateKey(within(t), apikeys.Key{ID: id, User: "u"}); err != nil && !errors.Is(err, apikeys.ErrExists) {
+				t.Fatal(err)
+			}
+		}
+		k, found, err := s.Key(within(t), "AAAAAAAA")
+		if !found || err != nil {
+			t.Fatal(found, err)
+		}
+		if before := seen[k.Revision]; before != "" {
+			t.Errorf("after %s the revision is that after %s", sql, before)
+		}
+		seen[k.Revision] = sql
+	}
+}
