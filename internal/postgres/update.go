@@ -195,7 +195,8 @@ func (s *Store) updateOptimistically(
 	d := &draft{ids: b.Counters, rows: s.rows, changes: decide(engine.Snapshot{
 		Now: from, Latest: latest, Until: latest + clockMargin, States: s.states, Receipts: make([]*engine.Receipt, len(b.IDs))})}
 	until := cmp.Or(d.changes.Until, latest+clockMargin)
-	if d.changes.Unsure || until < latest+max(leastMargin, latest-from) || d.empty() || d.check() != nil || len(d.changes.Receipts) < len(b.IDs) {
+	tooBrief := until < latest+max(leastMargin, latest-from)
+	if d.changes.Unsure || tooBrief || d.empty() || d.check() != nil || len(d.changes.Receipts) < len(b.IDs) {
 		return false, nil
 	}
 	if err := ctx.Err(); err != nil {
